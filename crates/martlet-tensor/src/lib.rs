@@ -1,1 +1,13 @@
-//! martlet-tensor
+//! Element types, quantisation schemes with their scalar codecs, and borrowed views of stored matrices.
+//!
+//! No I/O and no device: [`Scheme`] says how the bytes of one matrix row become numbers, [`Matrix`] says where those
+//! bytes lie. A checkpoint reader makes `Matrix` views over its mapped files; a device reads them once and keeps
+//! them in a layout of its own.
+
+mod dtype;
+mod matrix;
+pub mod scheme;
+
+pub use dtype::{Dtype, Float, read_floats};
+pub use matrix::{Matrix, Part, Row, ShapeError};
+pub use scheme::Scheme;

@@ -1,0 +1,154 @@
+//! Quantisation schemes: how the bytes of one row become numbers.
+//!
+//! Every scheme quantises along the input dimension (K) of a matrix [out, in], so rows can be cut, joined and
+//! reordered without touching a code. One file per scheme; each holds the bytes per group and a scalar decoder.
+
+pub mod affine;
+pub mod fp;
+
+use crate::{Float, Row};
+
+/// Rows and columns of one scale block of [`Scheme::Fp8Block`].
+pub const FP8_BLOCK: usize = 128;
+
+/// How a matrix is stored. Nothing is ever requantised on the way to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// Plain floats.
+    Dense(Float),
+    /// E4M3 codes; value = code * scale, one scale for each block of 128 x 128.
+    Fp8Block { scale: Float },
+    /// MLX affine: value = scale * code + bias; `bits` in 1, 2, 3, 4, 5, 6, 8 and `group` in 32, 64, 128.
+    Affine { bits: u8, group: u16, scale: Float },
+    /// E2M1 codes, groups of 32, E8M0 scale.
+    Mxfp4,
+    /// E4M3 codes, groups of 32, E8M0 scale.
+    Mxfp8,
+    /// E2M1 codes, groups of 16, E4M3 scale, times one f32 for the whole tensor.
+    Nvfp4,
+}
+
+impl Scheme {
+    /// Weights along K that share one scale; the whole row for plain floats.
+    pub fn group(self, cols: usize) -> usize {
+        match self {
+            Scheme::Dense(_) => cols,
+            Scheme::Fp8Block { .. } => FP8_BLOCK,
+            Scheme::Affine { group, .. } => group as usize,
+            Scheme::Mxfp4 | Scheme::Mxfp8 => 32,
+            Scheme::Nvfp4 => 16,
+        }
+    }
+
+    /// Bits of one code.
+    pub fn bits(self) -> usize {
+        match self {
+            Scheme::Dense(f) => 8 * f.size(),
+            Scheme::Fp8Block { .. } | Scheme::Mxfp8 => 8,
+            Scheme::Affine { bits, .. } => bits as usize,
+            Scheme::Mxfp4 | Scheme::Nvfp4 => 4,
+        }
+    }
+
+    /// Whether rows of `cols` weights can be stored in this scheme.
+    pub fn fits(self, cols: usize) -> bool {
+        match self {
+            Scheme::Dense(_) | Scheme::Fp8Block { .. } => cols > 0,
+            _ => cols > 0 && cols.is_multiple_of(self.group(cols)) && (cols * self.bits()).is_multiple_of(32),
+        }
+    }
+
+    /// Bytes of the codes of one row.
+    pub fn code_bytes(self, cols: usize) -> usize {
+        (cols * self.bits()).div_ceil(8)
+    }
+
+    /// Bytes of the scales of one row. For [`Scheme::Fp8Block`]: of one row of blocks.
+    pub fn scale_bytes(self, cols: usize) -> usize {
+        match self {
+            Scheme::Dense(_) => 0,
+            Scheme::Fp8Block { scale } => cols.div_ceil(FP8_BLOCK) * scale.size(),
+            Scheme::Affine { group, scale, .. } => cols / group as usize * scale.size(),
+            Scheme::Mxfp4 | Scheme::Mxfp8 => cols / 32,
+            Scheme::Nvfp4 => cols / 16,
+        }
+    }
+
+    /// Bytes of the biases of one row.
+    pub fn bias_bytes(self, cols: usize) -> usize {
+        match self {
+            Scheme::Affine { .. } => self.scale_bytes(cols),
+            _ => 0,
+        }
+    }
+
+    /// Storage per weight, scales and biases included, in bits.
+    pub fn bits_per_weight(self) -> f64 {
+        match self {
+            Scheme::Fp8Block { scale } => 8.0 + (8 * scale.size()) as f64 / (FP8_BLOCK * FP8_BLOCK) as f64,
+            Scheme::Dense(f) => 8.0 * f.size() as f64,
+            _ => {
+                let g = self.group(0);
+                (g * self.bits() + 8 * (self.scale_bytes(g) + self.bias_bytes(g))) as f64 / g as f64
+            }
+        }
+    }
+
+    /// The group that shares a scale, as the activations' quantisation follows it: 32 for schemes with groups of 32,
+    /// else 64.
+    pub fn activation_group(self) -> usize {
+        match self {
+            Scheme::Affine { group: 32, .. } | Scheme::Mxfp4 | Scheme::Mxfp8 => 32,
+            _ => 64,
+        }
+    }
+}
+
+impl std::fmt::Display for Scheme {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = |x: &Float| match x {
+            Float::F32 => "f32",
+            Float::F16 => "f16",
+            Float::Bf16 => "bf16",
+        };
+        match self {
+            Scheme::Dense(x) => f.write_str(name(x)),
+            Scheme::Fp8Block { scale } => write!(f, "fp8 128x128 {}", name(scale)),
+            Scheme::Affine { bits, group, scale } => write!(f, "affine{bits} g{group} {}", name(scale)),
+            Scheme::Mxfp4 => f.write_str("mxfp4"),
+            Scheme::Mxfp8 => f.write_str("mxfp8"),
+            Scheme::Nvfp4 => f.write_str("nvfp4"),
+        }
+    }
+}
+
+/// Widens one row to f32; `out` holds as many values as the row has columns.
+pub fn dequantise(row: &Row<'_>, out: &mut [f32]) {
+    match row.scheme {
+        Scheme::Dense(float) => out
+            .iter_mut()
+            .enumerate()
+            .for_each(|(k, y)| *y = float.get(row.codes, k)),
+        Scheme::Affine { bits, group, scale } => affine::dequantise(row, bits, group as usize, scale, out),
+        Scheme::Fp8Block { scale } => {
+            for (k, y) in out.iter_mut().enumerate() {
+                *y = fp::e4m3(row.codes[k]) * scale.get(row.scales, k / FP8_BLOCK);
+            }
+        }
+        Scheme::Mxfp8 => {
+            for (k, y) in out.iter_mut().enumerate() {
+                *y = fp::e4m3(row.codes[k]) * fp::e8m0(row.scales[k / 32]);
+            }
+        }
+        Scheme::Mxfp4 => {
+            for (k, y) in out.iter_mut().enumerate() {
+                *y = fp::e2m1(row.code(k)) * fp::e8m0(row.scales[k / 32]);
+            }
+        }
+        Scheme::Nvfp4 => {
+            for (k, y) in out.iter_mut().enumerate() {
+                *y = fp::e2m1(row.code(k)) * (fp::e4m3(row.scales[k / 16]) * row.global);
+            }
+        }
+    }
+}
