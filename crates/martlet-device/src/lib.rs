@@ -1,1 +1,15 @@
-//! martlet-device
+//! What a device must be able to do, exactly: the [`Device`] trait, the [`reference`] device that defines it, the
+//! sampler that all devices share, and the conformance suite that every device must pass.
+
+mod batch;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod device;
+mod fused;
+pub mod reference;
+pub mod sampling;
+mod spec;
+
+pub use batch::{Batch, BatchError, Rope, SeqRows};
+pub use device::{Device, DeviceError, Rows};
+pub use spec::{AttentionSpec, DeltaSpec, ExpertShape, Heads, KvScheme, KvSpec, NO_SLOT, PAGE, RouteSpec, Routes};
