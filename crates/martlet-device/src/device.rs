@@ -28,7 +28,11 @@ pub enum DeviceError {
     #[error("the {device} device can not {what}")]
     Unsupported { device: &'static str, what: String },
     #[error("the {device} device has no {bytes} bytes for {what}")]
-    Memory { device: &'static str, what: &'static str, bytes: usize },
+    Memory {
+        device: &'static str,
+        what: &'static str,
+        bytes: usize,
+    },
     #[error("batch: {0}")]
     Batch(#[from] BatchError),
     #[error("token {token} at row {row}: the model knows {vocabulary}")]
@@ -146,14 +150,7 @@ pub trait Device: Sized + Send + 'static {
 
     /// Writes keys and values of every row at its sequence's index: page = pages[index / 64], place = index % 64.
     /// Stored values are finite: NaN becomes 0, and what is beyond the scheme's range its largest value.
-    fn kv_append(
-        &mut self,
-        x: &Self::Buffer,
-        keys: Heads,
-        values: Heads,
-        kv: &mut Self::Kv,
-        b: &Self::Batch,
-    );
+    fn kv_append(&mut self, x: &Self::Buffer, keys: Heads, values: Heads, kv: &mut Self::Kv, b: &Self::Batch);
 
     /// For each row and query head: s_j = scale * q . k_j over all keys j at or before the row's index;
     /// y[r, h * dim..] = sum of softmax(s)_j * v_j. Keys are taken in blocks of 256 absolute indices; each block gives
