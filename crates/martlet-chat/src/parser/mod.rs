@@ -1,0 +1,3 @@
+//! Incremental parsers of what the model writes: pieces of text in, events out, no I/O.
+
+pub mod thinking;

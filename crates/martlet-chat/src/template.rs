@@ -1,0 +1,354 @@
+//! Chat templates: the checkpoint's own Jinja text, rendered as transformers renders it.
+//!
+//! The engine is minijinja; what differs from jinja2 under Python (printing of values, `tojson`, white space, what
+//! counts as a sequence) is replaced here. One difference stays: a bare float with an exponent, joined by `~`, prints
+//! positionally (`1e20 ~ ''`). Integers beyond 64 bits are floats, since that is how they are parsed.
+//!
+//! A template is outside data: its work is bounded by fuel, its output by size.
+
+mod python;
+mod source;
+mod time;
+
+use std::io;
+use std::time::SystemTime;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use serde_json::{Map, Value as Json};
+
+use crate::conversation::{Conversation, Message};
+use python::{JsonOptions, from_json, is_space, to_str};
+
+/// What a template may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct TemplateLimits {
+    /// Work: one unit is an instruction or 64 bytes produced. 50 million take a few seconds; a prompt of a million
+    /// tokens needs about one million.
+    pub fuel: u64,
+    /// Bytes of the rendered prompt.
+    pub output_bytes: usize,
+    /// Bytes of the template's source.
+    pub source_bytes: usize,
+}
+
+impl Default for TemplateLimits {
+    fn default() -> Self {
+        TemplateLimits {
+            fuel: 50_000_000,
+            output_bytes: 64 << 20,
+            source_bytes: 4 << 20,
+        }
+    }
+}
+
+/// Why a template could not be read or rendered. Lines are those of the template.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    #[error("the chat template has {found} bytes; at most {limit} are read")]
+    SourceTooLong { found: usize, limit: usize },
+    #[error("the chat template is not valid Jinja: line {line}: {message}")]
+    Syntax { line: usize, message: String },
+    /// The template called `raise_exception`: it says itself what is wrong with the conversation.
+    #[error("the chat template refuses this conversation: {message} (line {line})")]
+    Raised { line: usize, message: String },
+    #[error("the chat template failed in line {line}: {message}")]
+    Failed { line: usize, message: String },
+    #[error("the chat template was stopped in line {line}: it did more than {fuel} units of work")]
+    OutOfFuel { line: usize, fuel: u64 },
+    #[error("the chat template wrote more than {limit} bytes")]
+    OutputTooLong { limit: usize },
+    #[error("chat_template_kwargs may not set {0:?}: the conversation sets it")]
+    ReservedKey(String),
+}
+
+/// A compiled chat template with its fixed variables.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    limits: TemplateLimits,
+    special_tokens: Map<String, Json>,
+}
+
+const NAME: &str = "chat_template";
+
+impl ChatTemplate {
+    /// Compiles a template. `special_tokens` are variables such as `bos_token` and `eos_token`.
+    pub fn new(source: &str, special_tokens: Map<String, Json>) -> Result<ChatTemplate, TemplateError> {
+        ChatTemplate::with_limits(source, special_tokens, TemplateLimits::default(), SystemTime::now)
+    }
+
+    /// As [`ChatTemplate::new`], with limits and the clock that `strftime_now` reads.
+    pub fn with_limits(
+        source: &str,
+        special_tokens: Map<String, Json>,
+        limits: TemplateLimits,
+        clock: fn() -> SystemTime,
+    ) -> Result<ChatTemplate, TemplateError> {
+        if source.len() > limits.source_bytes {
+            return Err(TemplateError::SourceTooLong {
+                found: source.len(),
+                limit: limits.source_bytes,
+            });
+        }
+        let mut environment = Environment::new();
+        environment.set_syntax(syntax());
+        environment.set_fuel(Some(limits.fuel));
+        environment.set_formatter(|out, _, value| Ok(out.write_str(&to_str(value))?));
+        environment.set_unknown_method_callback(method);
+        environment.add_filter("tojson", to_json);
+        environment.add_filter("string", |value: &Value| to_str(value));
+        environment.add_filter("trim", trim);
+        environment.add_test("sequence", is_sequence);
+        environment.add_test("iterable", is_iterable);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", move |format: &str| time::strftime(format, clock()));
+        environment
+            .add_template_owned(NAME, source::prepare(source))
+            .map_err(|e| TemplateError::Syntax {
+                line: line_of(&e),
+                message: message_of(&e),
+            })?;
+        Ok(ChatTemplate {
+            environment,
+            limits,
+            special_tokens,
+        })
+    }
+
+    /// Renders the prompt. With `add_generation_prompt` it ends where the assistant's answer begins.
+    pub fn render(&self, chat: &Conversation, add_generation_prompt: bool) -> Result<String, TemplateError> {
+        let variables = self.variables(chat, add_generation_prompt)?;
+        let mut out = Bounded {
+            text: Vec::new(),
+            limit: self.limits.output_bytes,
+            overflowed: false,
+        };
+        let template = self.environment.get_template(NAME).map_err(|e| self.failure(&e))?;
+        let result = template.render_captured_to(variables, &mut out).map(drop);
+        match result {
+            _ if out.overflowed => Err(TemplateError::OutputTooLong {
+                limit: self.limits.output_bytes,
+            }),
+            Err(error) => Err(self.failure(&error)),
+            Ok(()) => Ok(String::from_utf8_lossy(&out.text).into_owned()),
+        }
+    }
+
+    /// The variables that transformers passes: later ones replace earlier ones of the same name.
+    fn variables(&self, chat: &Conversation, add_generation_prompt: bool) -> Result<Value, TemplateError> {
+        let messages: Vec<Json> = chat.messages.iter().map(template_message).collect();
+        let tools = if chat.tools.is_empty() {
+            Json::Null
+        } else {
+            Json::Array(chat.tools.clone())
+        };
+        let mut variables = self.special_tokens.clone();
+        if let Some(choice) = chat.enable_thinking {
+            variables.insert("enable_thinking".into(), choice.into());
+        }
+        for (key, value) in &chat.template_kwargs {
+            if ["messages", "tools", "documents", "add_generation_prompt"].contains(&key.as_str()) {
+                return Err(TemplateError::ReservedKey(key.clone()));
+            }
+            variables.insert(key.clone(), value.clone());
+        }
+        variables.insert("messages".into(), Json::Array(messages));
+        variables.insert("tools".into(), tools);
+        variables.insert("documents".into(), Json::Null);
+        variables.insert("add_generation_prompt".into(), add_generation_prompt.into());
+        Ok(from_json(&Json::Object(variables)))
+    }
+
+    fn failure(&self, error: &Error) -> TemplateError {
+        let line = line_of(error);
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        while let Some(current) = cause {
+            if let Some(Raised(message)) = current.downcast_ref() {
+                return TemplateError::Raised {
+                    line,
+                    message: message.clone(),
+                };
+            }
+            if current
+                .downcast_ref::<Error>()
+                .is_some_and(|e| e.kind() == ErrorKind::OutOfFuel)
+            {
+                return TemplateError::OutOfFuel {
+                    line,
+                    fuel: self.limits.fuel,
+                };
+            }
+            cause = current.source();
+        }
+        TemplateError::Failed {
+            line,
+            message: message_of(error),
+        }
+    }
+}
+
+/// As transformers sets jinja2 up: a block tag takes its whole line when nothing else is on it.
+fn syntax() -> SyntaxConfig {
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(true).lstrip_blocks(true);
+    syntax.build().unwrap_or_default()
+}
+
+/// transformers gives the reasoning under two names, `thinking` before all other keys.
+fn template_message(message: &Message) -> Json {
+    let json = message.to_json();
+    match (&message.reasoning_content, json) {
+        (Some(text), Json::Object(fields)) => {
+            let mut out = Map::new();
+            out.insert("thinking".into(), text.as_str().into());
+            out.extend(fields);
+            Json::Object(out)
+        }
+        (_, json) => json,
+    }
+}
+
+fn line_of(error: &Error) -> usize {
+    error.line().unwrap_or(0)
+}
+
+fn message_of(error: &Error) -> String {
+    match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    }
+}
+
+/// The message of `raise_exception`, carried through the engine's error.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+fn raise_exception(message: &Value) -> Result<Value, Error> {
+    let message = to_str(message);
+    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+}
+
+/// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, by position or by name.
+fn to_json(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let option = |index: usize, name: &str| -> Result<Option<Value>, Error> {
+        let value = match args.get(index) {
+            Some(value) => Some(value.clone()),
+            None => kwargs.get::<Option<Value>>(name)?,
+        };
+        Ok(value.filter(|v| !v.is_none() && !v.is_undefined()))
+    };
+    let options = JsonOptions {
+        ensure_ascii: option(0, "ensure_ascii")?.is_some_and(|v| v.is_true()),
+        indent: option(1, "indent")?.map(|v| indent_text(&v)).transpose()?,
+        separators: option(2, "separators")?.map(|v| separator_texts(&v)).transpose()?,
+        sort_keys: option(3, "sort_keys")?.is_some_and(|v| v.is_true()),
+    };
+    kwargs.assert_all_used()?;
+    python::to_json(value, &options).map(Value::from)
+}
+
+fn indent_text(indent: &Value) -> Result<String, Error> {
+    const WIDEST: i64 = 64;
+    match (indent.as_str(), indent.as_i64()) {
+        (Some(text), _) => Ok(text.to_string()),
+        (_, Some(width)) if width <= WIDEST => Ok(" ".repeat(width.max(0) as usize)),
+        _ => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "tojson: indent must be a string or a number up to 64",
+        )),
+    }
+}
+
+fn separator_texts(pair: &Value) -> Result<(String, String), Error> {
+    let texts: Vec<Value> = pair.try_iter()?.collect();
+    match texts.as_slice() {
+        [item, key] => Ok((to_str(item), to_str(key))),
+        _ => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "tojson: separators must be a pair",
+        )),
+    }
+}
+
+fn trim(value: &Value, chars: Option<&str>) -> String {
+    let text = to_str(value);
+    strip(&text, chars, true, true).to_string()
+}
+
+/// Python's `strip` family; without `chars` it takes away Python's white space.
+fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
+    let unwanted = |c: char| chars.map_or_else(|| is_space(c), |set| set.contains(c));
+    let text = if left { text.trim_start_matches(unwanted) } else { text };
+    if right { text.trim_end_matches(unwanted) } else { text }
+}
+
+/// Methods of strings, dicts and lists. Those that depend on what Python calls white space are ours.
+fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let Some(text) = value.as_str() else {
+        return unknown_method_callback(state, value, name, args);
+    };
+    let chars = || -> Result<Option<&str>, Error> {
+        match args {
+            [] => Ok(None),
+            [arg] if arg.is_none() => Ok(None),
+            [arg] if arg.as_str().is_some() => Ok(arg.as_str()),
+            _ => Err(Error::new(
+                ErrorKind::InvalidOperation,
+                format!("{name} takes one string at most"),
+            )),
+        }
+    };
+    match name {
+        "strip" => Ok(strip(text, chars()?, true, true).into()),
+        "lstrip" => Ok(strip(text, chars()?, true, false).into()),
+        "rstrip" => Ok(strip(text, chars()?, false, true).into()),
+        "removeprefix" => Ok(text.strip_prefix(chars()?.unwrap_or_default()).unwrap_or(text).into()),
+        "removesuffix" => Ok(text.strip_suffix(chars()?.unwrap_or_default()).unwrap_or(text).into()),
+        "isspace" => Ok((!text.is_empty() && text.chars().all(is_space)).into()),
+        "split" if args.is_empty() => Ok(text
+            .split(is_space)
+            .filter(|piece| !piece.is_empty())
+            .map(Value::from)
+            .collect()),
+        _ => unknown_method_callback(state, value, name, args),
+    }
+}
+
+/// jinja2 calls a sequence what has a length and an index: strings and dicts too. Slices are lists in Python and lazy
+/// iterables here, so iterables count.
+fn is_sequence(value: &Value) -> bool {
+    use ValueKind::{Iterable, Map, Seq, String, Undefined};
+    matches!(value.kind(), Seq | Map | String | Undefined | Iterable)
+}
+
+fn is_iterable(value: &Value) -> bool {
+    is_sequence(value)
+}
+
+/// A writer that refuses to grow past its limit.
+struct Bounded {
+    text: Vec<u8>,
+    limit: usize,
+    overflowed: bool,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.limit.saturating_sub(self.text.len()) {
+            self.overflowed = true;
+            return Err(io::Error::other("output limit"));
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
