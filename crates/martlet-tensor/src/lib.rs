@@ -1,10 +1,12 @@
-//! Element types, quantisation schemes with their scalar codecs, and borrowed views of stored matrices.
+//! Element types, quantisation schemes with their scalar codecs, borrowed views of stored matrices, and elementary
+//! functions whose bits are the same on every machine.
 //!
 //! No I/O and no device: [`Scheme`] says how the bytes of one matrix row become numbers, [`Matrix`] says where those
 //! bytes lie. A checkpoint reader makes `Matrix` views over its mapped files; a device reads them once and keeps
 //! them in a layout of its own.
 
 mod dtype;
+pub mod math;
 mod matrix;
 pub mod scheme;
 
