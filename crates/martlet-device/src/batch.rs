@@ -47,19 +47,9 @@ pub enum BatchError {
     #[error("sequence {seq}: {certain} certain rows of {rows}")]
     Certain { seq: usize, certain: usize, rows: usize },
     #[error("sequence {seq}: {tokens} tokens need {needed} pages, {pages} given")]
-    Pages {
-        seq: usize,
-        tokens: usize,
-        needed: usize,
-        pages: usize,
-    },
+    Pages { seq: usize, tokens: usize, needed: usize, pages: usize },
     #[error("rope tables hold {cos} cosines and {sin} sines for {rows} rows of {half}")]
-    Rope {
-        cos: usize,
-        sin: usize,
-        rows: usize,
-        half: usize,
-    },
+    Rope { cos: usize, sin: usize, rows: usize, half: usize },
     #[error("output row {row} of {rows}, or not ascending")]
     Output { row: u32, rows: usize },
     #[error("slot {slot} is given to two sequences")]
@@ -76,28 +66,16 @@ impl Batch {
         let rows = self.rows();
         let held = self.seqs.iter().map(|s| s.rows).sum();
         if held != rows {
-            return Err(BatchError::Rows {
-                seqs: held,
-                tokens: rows,
-            });
+            return Err(BatchError::Rows { seqs: held, tokens: rows });
         }
         for (i, s) in self.seqs.iter().enumerate() {
             if s.certain > s.rows {
-                return Err(BatchError::Certain {
-                    seq: i,
-                    certain: s.certain,
-                    rows: s.rows,
-                });
+                return Err(BatchError::Certain { seq: i, certain: s.certain, rows: s.rows });
             }
             let (tokens, pages) = (s.start + s.rows, s.pages.len());
             let needed = tokens.div_ceil(PAGE);
             if pages < needed {
-                return Err(BatchError::Pages {
-                    seq: i,
-                    tokens,
-                    needed,
-                    pages,
-                });
+                return Err(BatchError::Pages { seq: i, tokens, needed, pages });
             }
             if self.seqs[..i].iter().any(|o| o.state == s.state) {
                 return Err(BatchError::Slot { slot: s.state });
@@ -105,12 +83,7 @@ impl Batch {
         }
         let Rope { half, cos, sin } = &self.rope;
         if cos.len() != rows * half || sin.len() != rows * half {
-            return Err(BatchError::Rope {
-                cos: cos.len(),
-                sin: sin.len(),
-                rows,
-                half: *half,
-            });
+            return Err(BatchError::Rope { cos: cos.len(), sin: sin.len(), rows, half: *half });
         }
         let mut next = 0;
         for &row in &self.outputs {

@@ -28,11 +28,7 @@ pub enum DeviceError {
     #[error("the {device} device can not {what}")]
     Unsupported { device: &'static str, what: String },
     #[error("the {device} device has no {bytes} bytes for {what}")]
-    Memory {
-        device: &'static str,
-        what: &'static str,
-        bytes: usize,
-    },
+    Memory { device: &'static str, what: &'static str, bytes: usize },
     #[error("batch: {0}")]
     Batch(#[from] BatchError),
     #[error("token {token} at row {row}: the model knows {vocabulary}")]

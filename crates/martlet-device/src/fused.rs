@@ -64,9 +64,5 @@ pub(crate) fn sample<D: Device>(
 ) -> Result<Vec<Sampled>, DeviceError> {
     let values = d.read(logits, rows.len())?;
     let width = values.len() / rows.len().max(1);
-    Ok(rows
-        .iter()
-        .zip(values.chunks(width.max(1)))
-        .map(|(row, logits)| sampling::sample(logits, row))
-        .collect())
+    Ok(rows.iter().zip(values.chunks(width.max(1))).map(|(row, logits)| sampling::sample(logits, row)).collect())
 }

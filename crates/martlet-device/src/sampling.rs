@@ -59,8 +59,5 @@ pub struct Sampled {
 pub fn sample(logits: &[f32], row: &SampleRow<'_>) -> Sampled {
     let _ = row;
     let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
-    Sampled {
-        token: best as u32,
-        ..Sampled::default()
-    }
+    Sampled { token: best as u32, ..Sampled::default() }
 }

@@ -19,12 +19,7 @@ pub struct Heads {
 impl Heads {
     /// `count` heads side by side from column `first` on.
     pub fn packed(first: usize, count: usize, dim: usize) -> Heads {
-        Heads {
-            first,
-            stride: dim,
-            count,
-            dim,
-        }
+        Heads { first, stride: dim, count, dim }
     }
 
     /// First column of head `h`.
@@ -34,11 +29,7 @@ impl Heads {
 
     /// One column past the last head.
     pub fn end(&self) -> usize {
-        if self.count == 0 {
-            self.first
-        } else {
-            self.at(self.count - 1) + self.dim
-        }
+        if self.count == 0 { self.first } else { self.at(self.count - 1) + self.dim }
     }
 }
 

@@ -1,0 +1,90 @@
+//! y[r, col + n] = sum over k of w[n, k] * x[r, k].
+//!
+//! Order of the sum, for every output alike: a slice of 256 absolute k is summed from zero in index order, and the
+//! slices are added in index order. Whether the matrix came as `exact` makes no difference here: activations stay f32.
+
+use super::buffer::zeros;
+use super::{Buffer, DeviceError, Stored};
+
+/// Length of a slice along k.
+const SLICE: usize = 256;
+
+/// Outputs that lie side by side. It lets the compiler use vectors; each output's own sum is as above.
+const LANES: usize = 16;
+
+/// Weights [rows, cols] in f32, as panels of 16 rows: panel p holds, for each k, w[16 p .. 16 p + 16, k]. The last panel
+/// is filled up with zeros.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    rows: usize,
+    cols: usize,
+    panels: Vec<f32>,
+}
+
+impl Matrix {
+    pub(super) fn new(m: &Stored<'_>) -> Result<Matrix, DeviceError> {
+        let (rows, cols) = (m.rows(), m.cols());
+        let mut panels = zeros("a matrix", &[rows.div_ceil(LANES), LANES, cols])?;
+        let mut row = vec![0.0; cols];
+        for r in 0..rows {
+            m.row(r).dequantise(&mut row);
+            let first = r / LANES * LANES * cols + r % LANES;
+            for (k, &w) in row.iter().enumerate() {
+                panels[first + k * LANES] = w;
+            }
+        }
+        Ok(Matrix { rows, cols, panels })
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Row `r` as it was stored, widened.
+    pub(super) fn read_row(&self, r: usize, out: &mut [f32]) {
+        assert!(r < self.rows, "row {r} of {}", self.rows);
+        let first = r / LANES * LANES * self.cols + r % LANES;
+        for (k, w) in out.iter_mut().enumerate() {
+            *w = self.panels[first + k * LANES];
+        }
+    }
+
+    /// y = w x for one row.
+    pub(super) fn times(&self, x: &[f32], y: &mut [f32]) {
+        for (panel, y) in self.panels.chunks(LANES * self.cols).zip(y[..self.rows].chunks_mut(LANES)) {
+            y.copy_from_slice(&dot(panel, &x[..self.cols])[..y.len()]);
+        }
+    }
+}
+
+/// Panels outside and rows inside, so that a panel is read from memory once for all rows; no row's sum is touched.
+pub(super) fn matmul(w: &Matrix, x: &Buffer, rows: usize, y: &mut Buffer, col: usize) {
+    for (p, panel) in w.panels.chunks(LANES * w.cols).enumerate() {
+        let (first, len) = (col + p * LANES, LANES.min(w.rows - p * LANES));
+        for r in 0..rows {
+            let sums = dot(panel, &x.row(r)[..w.cols]);
+            y.row_mut(r)[first..first + len].copy_from_slice(&sums[..len]);
+        }
+    }
+}
+
+/// 16 sums over k.
+fn dot(panel: &[f32], x: &[f32]) -> [f32; LANES] {
+    let mut sums = [0.0; LANES];
+    for (w, x) in panel.chunks(SLICE * LANES).zip(x.chunks(SLICE)) {
+        let mut slice = [0.0; LANES];
+        for (w, x) in w.chunks_exact(LANES).zip(x) {
+            for n in 0..LANES {
+                slice[n] += w[n] * x;
+            }
+        }
+        for n in 0..LANES {
+            sums[n] += slice[n];
+        }
+    }
+    sums
+}
