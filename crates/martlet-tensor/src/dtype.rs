@@ -83,6 +83,16 @@ impl Float {
     }
 }
 
+impl From<Float> for Dtype {
+    fn from(float: Float) -> Dtype {
+        match float {
+            Float::F32 => Dtype::F32,
+            Float::F16 => Dtype::F16,
+            Float::Bf16 => Dtype::Bf16,
+        }
+    }
+}
+
 /// All elements of little-endian `bytes`, widened.
 pub fn read_floats(float: Float, bytes: &[u8]) -> Vec<f32> {
     (0..bytes.len() / float.size()).map(|i| float.get(bytes, i)).collect()

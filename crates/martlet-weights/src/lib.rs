@@ -1,1 +1,25 @@
-//! martlet-weights
+//! Checkpoints in: safetensors files in the Hugging Face and MLX layouts, under canonical names.
+//!
+//! ```no_run
+//! use martlet_weights::Checkpoint;
+//! let checkpoint = Checkpoint::open(std::path::Path::new("models/fledgling"))?;
+//! let embeddings = checkpoint.matrix("embed_tokens.weight")?;
+//! let norm = checkpoint.vector("norm.weight")?; // as multipliers, whatever the layout
+//! # Ok::<(), martlet_weights::WeightsError>(())
+//! ```
+
+mod checkpoint;
+mod entries;
+mod error;
+mod folder;
+pub mod index;
+mod limits;
+mod mlx;
+mod module;
+mod names;
+pub mod safetensors;
+mod source;
+
+pub use checkpoint::{Checkpoint, Layout};
+pub use error::{Problem, WeightsError};
+pub use limits::{Limits, MAX_DIMENSIONS};

@@ -1,0 +1,213 @@
+//! An opened checkpoint: canonical tensors over mapped files.
+
+use crate::entries::{self, Entry};
+use crate::error::{Problem, WeightsError};
+use crate::folder::Folder;
+use crate::limits::Limits;
+use crate::mlx::Settings;
+use crate::module::{self, Module};
+use crate::names;
+use crate::source::Source;
+use martlet_tensor::Matrix;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const CONFIG_FILE: &str = "config.json";
+
+/// Whose conventions a checkpoint follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// Hugging Face: norms stored as value - 1, convolutions [C, 1, taps].
+    Hf,
+    /// MLX: norms stored as they multiply, convolutions [C, taps, 1].
+    Mlx,
+}
+
+/// A checkpoint whose files are mapped and whose tensors are known by their canonical names (those of Hugging Face's
+/// Qwen3.5 without prefix; experts as stacks `layers.N.mlp.experts.{gate,up,down}_proj.weight` of [E, out, in]).
+/// Nothing is read before it is asked for.
+#[derive(Debug)]
+pub struct Checkpoint {
+    folder: Folder,
+    pub(crate) source: Source,
+    pub(crate) modules: Vec<Module>,
+    pub(crate) entries: BTreeMap<String, Entry>,
+    config: Value,
+    layout: Layout,
+    mtp_norm_shift: bool,
+}
+
+impl Checkpoint {
+    /// Opens a folder (config.json and model.safetensors, or the index and its shards; mtp.safetensors if there is
+    /// one), or a single .safetensors file with config.json beside it. Fails when files, headers and config do not
+    /// agree; [`Checkpoint::check`] then compares the tensors with what a model needs.
+    pub fn open(path: &Path) -> Result<Checkpoint, WeightsError> {
+        if path.is_dir() {
+            return Checkpoint::load(Folder::Disk(path.to_path_buf()), None);
+        }
+        if !path.exists() {
+            return Err(WeightsError::file(path.display().to_string(), "no such file or folder"));
+        }
+        let name = path.file_name().and_then(|n| n.to_str());
+        match name.filter(|n| n.ends_with(".safetensors")) {
+            Some(name) => {
+                let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+                let folder = Folder::Disk(parent.unwrap_or(Path::new(".")).to_path_buf());
+                Checkpoint::load(folder, Some(name))
+            }
+            None => {
+                let text = "is no checkpoint: a folder or a .safetensors file is expected";
+                Err(WeightsError::file(path.display().to_string(), text))
+            }
+        }
+    }
+
+    /// A checkpoint of files (name, bytes) that are part of the program.
+    pub fn from_files(files: Vec<(String, &'static [u8])>) -> Result<Checkpoint, WeightsError> {
+        Checkpoint::load(Folder::Memory(files), None)
+    }
+
+    fn load(folder: Folder, only: Option<&str>) -> Result<Checkpoint, WeightsError> {
+        let limits = Limits::default();
+        let label = folder.label(CONFIG_FILE);
+        let Some(text) = folder.read(CONFIG_FILE, limits.json_bytes)? else {
+            return Err(WeightsError::file(label, "is missing"));
+        };
+        let config: Value = serde_json::from_slice(&text).map_err(|e| WeightsError::file(&label, e))?;
+        let settings = Settings::new(&config).map_err(|e| WeightsError::file(&label, e))?;
+        let source = Source::open(&folder, only, &limits)?;
+        let (modules, problems) = module::modules(&source, &settings, &config);
+        if !problems.is_empty() {
+            return Err(WeightsError::Tensors(problems));
+        }
+        let layout = entries::layout(&source, &modules).map_err(|e| match e {
+            Some(problem) => problem.into(),
+            None => {
+                let text = "there is no linear_attn.conv1d.weight, by which the layout is told";
+                WeightsError::file(folder.label(""), text)
+            }
+        })?;
+        let entries = entries::entries(&source, &modules, &config)?;
+        Ok(Checkpoint { folder, source, modules, entries, config, layout, mtp_norm_shift: layout == Layout::Hf })
+    }
+
+    /// config.json.
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Bytes of all weight files.
+    pub fn file_bytes(&self) -> u64 {
+        self.source.files.iter().map(|f| f.bytes.get().len() as u64).sum()
+    }
+
+    /// A file beside the weights (tokenizer.json, generation_config.json, ...), or `None` when there is none.
+    pub fn text_file(&self, name: &str) -> Result<Option<Vec<u8>>, WeightsError> {
+        self.folder.read(name, Limits::default().text_bytes)
+    }
+
+    /// Names of all files beside the weights and config.json, sorted.
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Whether the MTP head's norms are stored as value - 1. Follows the layout unless it is set: files that carry an
+    /// MTP head beside MLX shards exist in both conventions, and only the acceptance of drafts tells them apart.
+    pub fn set_mtp_norm_shift(&mut self, shift: bool) {
+        self.mtp_norm_shift = shift;
+    }
+
+    /// See [`Checkpoint::set_mtp_norm_shift`].
+    pub fn mtp_norm_shift(&self) -> bool {
+        self.mtp_norm_shift
+    }
+
+    /// Canonical names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    /// Shape of a tensor: [out, in], [E, out, in], [n]; convolutions [channels, taps].
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.entries.get(name).map(|e| e.shape.as_slice())
+    }
+
+    /// A matrix as it is stored; a stack [E, out, in] has E * out rows.
+    pub fn matrix(&self, name: &str) -> Result<Matrix<'_>, WeightsError> {
+        let entry = self.entry(name)?;
+        if entry.vision_kernel_mlx {
+            let text = "is stored as [O, T, P, P, C]; its values can be read, but not used as a matrix in place";
+            return Err(self.problem(name, text).into());
+        }
+        self.stored(name, entry)
+    }
+
+    /// All values of a (small) tensor in f32. Norms that multiply by 1 + w come as multipliers, whatever the layout.
+    pub fn vector(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
+        let entry = self.entry(name)?;
+        let mut values = self.stored(name, entry)?.dequantise();
+        if entry.vision_kernel_mlx {
+            values = entries::channels_first(&values, &entry.shape);
+        }
+        let shift = match name.starts_with("mtp.") {
+            true => self.mtp_norm_shift,
+            false => self.layout == Layout::Hf,
+        };
+        if shift && names::is_shifted_norm(name) {
+            values.iter_mut().for_each(|v| *v += 1.0);
+        }
+        Ok(values)
+    }
+
+    fn stored(&self, name: &str, entry: &Entry) -> Result<Matrix<'_>, WeightsError> {
+        let mut joined: Option<Matrix<'_>> = None;
+        let mut rest = Vec::new();
+        // Pieces of one module come one after the other.
+        for pieces in entry.pieces.chunk_by(|a, b| a.module == b.module) {
+            let matrix = self.modules[pieces[0].module].matrix(&self.source)?;
+            for piece in pieces {
+                let slice = matrix.slice(piece.rows.clone());
+                match &joined {
+                    None => joined = Some(slice),
+                    Some(_) => rest.push(slice),
+                }
+            }
+        }
+        let joined = joined.map(|first| first.stack(&rest));
+        match joined {
+            Some(Ok(matrix)) => Ok(matrix),
+            Some(Err(e)) => Err(self.problem(name, e.to_string()).into()),
+            None => Err(self.problem(name, "has no rows").into()),
+        }
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry, WeightsError> {
+        self.entries.get(name).ok_or_else(|| {
+            let files: Vec<&str> = self.source.files.iter().map(|f| f.name.as_str()).collect();
+            let problem = Problem { tensor: name.to_string(), file: files.join(", "), what: "is missing".into() };
+            problem.into()
+        })
+    }
+
+    /// A problem with a canonical tensor, under its stored name where it has one.
+    pub(crate) fn problem(&self, name: &str, what: impl Into<String>) -> Problem {
+        let module = self.entries.get(name).and_then(|e| e.pieces.first());
+        match module.map(|p| &self.source.tensors[self.modules[p.module].weight]) {
+            Some(t) => self.source.problem(t, what),
+            None => Problem { tensor: name.to_string(), file: "no file".into(), what: what.into() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

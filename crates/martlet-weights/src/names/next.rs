@@ -1,0 +1,91 @@
+//! Qwen3-Next's joint projections of linear layers, cut by rows.
+//!
+//! in_proj_qkvz holds, for each key head: q (Dk rows), k (Dk), v (r * Dv), z (r * Dv), r value heads sharing a key
+//! head. The canonical in_proj_qkv is all q, all k, all v, heads in order; in_proj_z all z. in_proj_ba holds, for each
+//! key head: b (r rows), a (r).
+
+use super::number;
+use serde_json::Value;
+use std::ops::Range;
+
+/// Shape of the linear layers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heads {
+    pub keys: usize,
+    pub values: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+}
+
+impl Heads {
+    /// From the configuration; the error says what it lacks.
+    pub fn new(config: &Value) -> Result<Heads, String> {
+        let field = |key: &str| match number(config, key) {
+            Some(n) if n > 0 && n < 1 << 20 => Ok(n),
+            _ => Err(format!("config.json has no usable {key}, without which in_proj_qkvz can not be cut")),
+        };
+        let heads = Heads {
+            keys: field("linear_num_key_heads")?,
+            values: field("linear_num_value_heads")?,
+            key_dim: field("linear_key_head_dim")?,
+            value_dim: field("linear_value_head_dim")?,
+        };
+        match heads.values.is_multiple_of(heads.keys) {
+            true => Ok(heads),
+            false => Err(format!(
+                "config.json: linear_num_value_heads {} is no multiple of linear_num_key_heads {}",
+                heads.values, heads.keys
+            )),
+        }
+    }
+
+    /// Widths of q, k, v and z of one key head.
+    fn widths(&self) -> [usize; 4] {
+        let v = self.values / self.keys * self.value_dim;
+        [self.key_dim, self.key_dim, v, v]
+    }
+
+    /// Rows of in_proj_qkvz.
+    pub fn qkvz_rows(&self) -> usize {
+        self.keys * self.widths().iter().sum::<usize>()
+    }
+
+    /// Rows of in_proj_qkvz that make in_proj_qkv, and those that make in_proj_z.
+    pub fn cut_qkvz(&self) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+        let [q, k, v, z] = self.widths();
+        let each = |start: usize, width: usize| {
+            let stride = q + k + v + z;
+            (0..self.keys).map(move |h| h * stride + start..h * stride + start + width)
+        };
+        let qkv = each(0, q).chain(each(q, k)).chain(each(q + k, v)).collect();
+        (qkv, each(q + k + v, z).collect())
+    }
+
+    /// Rows of in_proj_ba.
+    pub fn ba_rows(&self) -> usize {
+        2 * self.values
+    }
+
+    /// Rows of in_proj_ba that make in_proj_b, and those that make in_proj_a.
+    pub fn cut_ba(&self) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+        let r = self.values / self.keys;
+        let each = |start: usize| (0..self.keys).map(move |h| (2 * h) * r + start..(2 * h) * r + start + r);
+        (each(0).collect(), each(r).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_cover_every_row_once() {
+        let heads = Heads { keys: 2, values: 6, key_dim: 4, value_dim: 3 };
+        let (qkv, z) = heads.cut_qkvz();
+        assert_eq!(qkv, [0..4, 26..30, 4..8, 30..34, 8..17, 34..43]);
+        assert_eq!(z, [17..26, 43..52]);
+        assert_eq!(heads.qkvz_rows(), 52);
+        let (b, a) = heads.cut_ba();
+        assert_eq!((b, a, heads.ba_rows()), (vec![0..3, 6..9], vec![3..6, 9..12], 12));
+    }
+}
