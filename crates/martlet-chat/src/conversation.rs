@@ -75,19 +75,11 @@ pub enum Arguments {
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum ConversationError {
     #[error("{path}: expected {expected}, found {found}")]
-    WrongType {
-        path: String,
-        expected: &'static str,
-        found: String,
-    },
+    WrongType { path: String, expected: &'static str, found: String },
     #[error("{path}: the key {key:?} is missing")]
     MissingKey { path: String, key: &'static str },
     #[error("{path}: unknown key {key:?}; known are {known}")]
-    UnknownKey {
-        path: String,
-        key: String,
-        known: &'static str,
-    },
+    UnknownKey { path: String, key: String, known: &'static str },
     #[error("{path}: unknown role {found:?}; known are system, developer, user, assistant, tool")]
     UnknownRole { path: String, found: String },
     #[error("not valid JSON: {0}")]
@@ -144,10 +136,7 @@ impl Message {
             out.insert("reasoning_content".into(), text.as_str().into());
         }
         if !self.tool_calls.is_empty() {
-            out.insert(
-                "tool_calls".into(),
-                self.tool_calls.iter().map(ToolCall::to_json).collect(),
-            );
+            out.insert("tool_calls".into(), self.tool_calls.iter().map(ToolCall::to_json).collect());
         }
         for (key, value) in [("tool_call_id", &self.tool_call_id), ("name", &self.name)] {
             if let Some(value) = value {
@@ -161,14 +150,9 @@ impl Message {
     fn from_json(value: &Value, path: &str) -> Result<Message> {
         let fields = object(value, path)?;
         let role = text(required(fields, path, "role")?, &format!("{path}.role"))?;
-        let role = Role::from_str(&role).ok_or_else(|| ConversationError::UnknownRole {
-            path: format!("{path}.role"),
-            found: role,
-        })?;
-        let mut message = Message {
-            content: None,
-            ..Message::text(role, "")
-        };
+        let role = Role::from_str(&role)
+            .ok_or_else(|| ConversationError::UnknownRole { path: format!("{path}.role"), found: role })?;
+        let mut message = Message { content: None, ..Message::text(role, "") };
         for (key, value) in fields.iter().filter(|(_, v)| !v.is_null()) {
             let path = format!("{path}.{key}");
             match key.as_str() {
@@ -194,9 +178,7 @@ impl Content {
     fn from_json(value: &Value, path: &str) -> Result<Content> {
         match value {
             Value::String(text) => Ok(Content::Text(text.clone())),
-            Value::Array(_) => Ok(Content::Parts(each(value, path, |v, path| {
-                Ok(Part(object(v, path)?.clone()))
-            })?)),
+            Value::Array(_) => Ok(Content::Parts(each(value, path, |v, path| Ok(Part(object(v, path)?.clone())))?)),
             other => Err(wrong_type(path, "a string, null or an array of parts", other)),
         }
     }
@@ -220,21 +202,14 @@ impl ToolCall {
             out.insert("id".into(), id.as_str().into());
         }
         out.insert("type".into(), "function".into());
-        out.insert(
-            "function".into(),
-            serde_json::json!({"name": self.name, "arguments": arguments}),
-        );
+        out.insert("function".into(), serde_json::json!({"name": self.name, "arguments": arguments}));
         Value::Object(out)
     }
 
     /// Reads `{id?, type?, function: {name, arguments}}`, and the older flat `{name, arguments}`.
     fn from_json(value: &Value, path: &str) -> Result<ToolCall> {
         let outer = object(value, path)?;
-        let id = outer
-            .get("id")
-            .filter(|v| !v.is_null())
-            .map(|v| text(v, &format!("{path}.id")))
-            .transpose()?;
+        let id = outer.get("id").filter(|v| !v.is_null()).map(|v| text(v, &format!("{path}.id"))).transpose()?;
         let (function, path) = match outer.get("function") {
             Some(inner) => {
                 let path = format!("{path}.function");
@@ -269,10 +244,7 @@ impl Arguments {
 impl Conversation {
     /// Messages alone, with every choice left to the template.
     pub fn new(messages: Vec<Message>) -> Conversation {
-        Conversation {
-            messages,
-            ..Conversation::default()
-        }
+        Conversation { messages, ..Conversation::default() }
     }
 
     /// Reads a chat file.
@@ -287,11 +259,7 @@ impl Conversation {
             Value::Array(_) => return Ok(Conversation::new(each(value, "messages", Message::from_json)?)),
             Value::Object(fields) => fields,
             other => {
-                return Err(wrong_type(
-                    "the chat",
-                    "an object with \"messages\", or an array of messages",
-                    other,
-                ));
+                return Err(wrong_type("the chat", "an object with \"messages\", or an array of messages", other));
             }
         };
         let messages = required(fields, "the chat", "messages")?;
@@ -328,10 +296,7 @@ impl Conversation {
             out.insert("enable_thinking".into(), choice.into());
         }
         if !self.template_kwargs.is_empty() {
-            out.insert(
-                "chat_template_kwargs".into(),
-                Value::Object(self.template_kwargs.clone()),
-            );
+            out.insert("chat_template_kwargs".into(), Value::Object(self.template_kwargs.clone()));
         }
         Value::Object(out)
     }
@@ -358,11 +323,7 @@ fn wrong_type(path: &str, expected: &'static str, found: &Value) -> Conversation
         Value::Array(_) => "an array".into(),
         Value::Object(_) => "an object".into(),
     };
-    ConversationError::WrongType {
-        path: path.to_string(),
-        expected,
-        found,
-    }
+    ConversationError::WrongType { path: path.to_string(), expected, found }
 }
 
 fn object<'a>(value: &'a Value, path: &str) -> Result<&'a Map<String, Value>> {
@@ -370,26 +331,16 @@ fn object<'a>(value: &'a Value, path: &str) -> Result<&'a Map<String, Value>> {
 }
 
 fn text(value: &Value, path: &str) -> Result<String> {
-    value
-        .as_str()
-        .map(str::to_string)
-        .ok_or_else(|| wrong_type(path, "a string", value))
+    value.as_str().map(str::to_string).ok_or_else(|| wrong_type(path, "a string", value))
 }
 
 fn required<'a>(fields: &'a Map<String, Value>, path: &str, key: &'static str) -> Result<&'a Value> {
-    fields.get(key).ok_or_else(|| ConversationError::MissingKey {
-        path: path.to_string(),
-        key,
-    })
+    fields.get(key).ok_or_else(|| ConversationError::MissingKey { path: path.to_string(), key })
 }
 
 fn each<T>(value: &Value, path: &str, read: impl Fn(&Value, &str) -> Result<T>) -> Result<Vec<T>> {
     let items = value.as_array().ok_or_else(|| wrong_type(path, "an array", value))?;
-    items
-        .iter()
-        .enumerate()
-        .map(|(i, item)| read(item, &format!("{path}[{i}]")))
-        .collect()
+    items.iter().enumerate().map(|(i, item)| read(item, &format!("{path}[{i}]"))).collect()
 }
 
 #[cfg(test)]

@@ -54,11 +54,7 @@ impl TokenTable {
     }
 
     pub(crate) fn shown(&self, id: u32, special: SpecialTokens) -> &[u8] {
-        if special == SpecialTokens::Skip && self.is_special(id) {
-            &[]
-        } else {
-            self.bytes(id)
-        }
+        if special == SpecialTokens::Skip && self.is_special(id) { &[] } else { self.bytes(id) }
     }
 }
 
@@ -87,12 +83,7 @@ pub struct Detokenizer {
 
 impl Detokenizer {
     pub(crate) fn new(table: Arc<TokenTable>, special: SpecialTokens) -> Detokenizer {
-        Detokenizer {
-            table,
-            special,
-            pending: Vec::new(),
-            piece: String::new(),
-        }
+        Detokenizer { table, special, pending: Vec::new(), piece: String::new() }
     }
 
     /// The text that this token completes; empty while a character is unfinished. A byte that can not be part of a

@@ -23,12 +23,7 @@ pub enum GenerationError {
     #[error("{file}: not a JSON object: {message}")]
     Syntax { file: &'static str, message: String },
     #[error("{file}: {key} is {found}, expected {expected}")]
-    BadValue {
-        file: &'static str,
-        key: String,
-        found: String,
-        expected: &'static str,
-    },
+    BadValue { file: &'static str, key: String, found: String, expected: &'static str },
 }
 
 type Result<T> = std::result::Result<T, GenerationError>;
@@ -43,10 +38,9 @@ impl ConfigFile {
     /// An absent file has no fields.
     pub(crate) fn parse(file: &'static str, bytes: Option<&[u8]>) -> Result<ConfigFile> {
         let fields = match bytes {
-            Some(bytes) => serde_json::from_slice(bytes).map_err(|e| GenerationError::Syntax {
-                file,
-                message: e.to_string(),
-            })?,
+            Some(bytes) => {
+                serde_json::from_slice(bytes).map_err(|e| GenerationError::Syntax { file, message: e.to_string() })?
+            }
             None => Map::new(),
         };
         Ok(ConfigFile { file, fields })
@@ -57,12 +51,7 @@ impl ConfigFile {
     }
 
     fn bad(&self, key: &str, found: &Value, expected: &'static str) -> GenerationError {
-        GenerationError::BadValue {
-            file: self.file,
-            key: key.to_string(),
-            found: found.to_string(),
-            expected,
-        }
+        GenerationError::BadValue { file: self.file, key: key.to_string(), found: found.to_string(), expected }
     }
 
     fn number(&self, key: &str, expected: &'static str, valid: impl Fn(f64) -> bool) -> Result<Option<f64>> {
@@ -79,10 +68,7 @@ impl ConfigFile {
         let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
         match fields.get(key) {
             None | Some(Value::Null) => Ok(Vec::new()),
-            Some(Value::Array(list)) => list
-                .iter()
-                .map(|v| id(v).ok_or_else(|| self.bad(path, v, EXPECTED)))
-                .collect(),
+            Some(Value::Array(list)) => list.iter().map(|v| id(v).ok_or_else(|| self.bad(path, v, EXPECTED))).collect(),
             Some(one) => Ok(vec![id(one).ok_or_else(|| self.bad(path, one, EXPECTED))?]),
         }
     }
@@ -92,9 +78,7 @@ impl GenerationDefaults {
     pub(crate) fn read(config: &ConfigFile) -> Result<GenerationDefaults> {
         let do_sample = config.get("do_sample");
         let do_sample = do_sample.map(|v| v.as_bool().ok_or_else(|| config.bad("do_sample", v, "true or false")));
-        let top_k = config.number("top_k", "a whole number from 0", |x| {
-            x >= 0.0 && x.fract() == 0.0 && x < 4e9
-        })?;
+        let top_k = config.number("top_k", "a whole number from 0", |x| x >= 0.0 && x.fract() == 0.0 && x < 4e9)?;
         let share = |key| config.number(key, "a number from 0 to 1", |x| (0.0..=1.0).contains(&x));
         let penalty = |key| config.number(key, "a number from -2 to 2", |x| (-2.0..=2.0).contains(&x));
         Ok(GenerationDefaults {
@@ -134,10 +118,7 @@ mod tests {
     #[test]
     fn stop_ids_of_all_places_are_joined() {
         let generation = file("generation_config.json", r#"{"eos_token_id": [46, 44]}"#);
-        let config = file(
-            "config.json",
-            r#"{"eos_token_id": null, "text_config": {"eos_token_id": 44}}"#,
-        );
+        let config = file("config.json", r#"{"eos_token_id": null, "text_config": {"eos_token_id": 44}}"#);
         assert_eq!(stop_ids(&generation, &config).unwrap(), [44, 46]);
         let config = file("config.json", r#"{"eos_token_id": 9}"#);
         assert_eq!(stop_ids(&file("generation_config.json", "{}"), &config).unwrap(), [9]);
@@ -161,32 +142,18 @@ mod tests {
 
     #[test]
     fn errors_name_file_key_and_value() {
-        let read = |json: &str| {
-            GenerationDefaults::read(&file("generation_config.json", json))
-                .unwrap_err()
-                .to_string()
-        };
-        assert_eq!(
-            read(r#"{"top_p": 95}"#),
-            "generation_config.json: top_p is 95, expected a number from 0 to 1"
-        );
-        assert_eq!(
-            read(r#"{"top_k": 2.5}"#),
-            "generation_config.json: top_k is 2.5, expected a whole number from 0"
-        );
-        assert_eq!(
-            read(r#"{"do_sample": 1}"#),
-            "generation_config.json: do_sample is 1, expected true or false"
-        );
+        let read =
+            |json: &str| GenerationDefaults::read(&file("generation_config.json", json)).unwrap_err().to_string();
+        assert_eq!(read(r#"{"top_p": 95}"#), "generation_config.json: top_p is 95, expected a number from 0 to 1");
+        assert_eq!(read(r#"{"top_k": 2.5}"#), "generation_config.json: top_k is 2.5, expected a whole number from 0");
+        assert_eq!(read(r#"{"do_sample": 1}"#), "generation_config.json: do_sample is 1, expected true or false");
         assert_eq!(
             read(r#"{"temperature": "hot"}"#),
             "generation_config.json: temperature is \"hot\", expected a number from 0"
         );
         let config = file("config.json", r#"{"text_config": {"eos_token_id": [-1]}}"#);
         assert_eq!(
-            stop_ids(&file("generation_config.json", "{}"), &config)
-                .unwrap_err()
-                .to_string(),
+            stop_ids(&file("generation_config.json", "{}"), &config).unwrap_err().to_string(),
             "config.json: text_config.eos_token_id is -1, expected a token id or a list of token ids"
         );
         assert!(ConfigFile::parse("config.json", Some(b"[]")).is_err());

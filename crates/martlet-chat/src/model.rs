@@ -42,11 +42,7 @@ pub enum ChatModelError {
     #[error("{}: at most {limit} bytes are read", path.display())]
     TooLong { path: PathBuf, limit: usize },
     #[error("{origin}: {file}: {message}")]
-    Format {
-        origin: String,
-        file: &'static str,
-        message: String,
-    },
+    Format { origin: String, file: &'static str, message: String },
     #[error("{origin}: {source}")]
     Tokenizer { origin: String, source: TokenizerError },
     #[error("{origin}: {source}")]
@@ -73,10 +69,7 @@ impl TextFiles {
                 files.insert(name, Cow::Owned(bytes));
             }
         }
-        Ok(TextFiles {
-            origin: folder.display().to_string(),
-            files,
-        })
+        Ok(TextFiles { origin: folder.display().to_string(), files })
     }
 
     /// Takes files that are part of the program; names outside [`TEXT_FILES`] are not used.
@@ -85,10 +78,7 @@ impl TextFiles {
         files: impl IntoIterator<Item = (&'static str, &'static [u8])>,
     ) -> TextFiles {
         let known = files.into_iter().filter(|(name, _)| TEXT_FILES.contains(name));
-        TextFiles {
-            origin: origin.into(),
-            files: known.map(|(n, bytes)| (n, Cow::Borrowed(bytes))).collect(),
-        }
+        TextFiles { origin: origin.into(), files: known.map(|(n, bytes)| (n, Cow::Borrowed(bytes))).collect() }
     }
 
     /// The bytes of a file, if there is one.
@@ -109,10 +99,7 @@ impl TextFiles {
 }
 
 fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>, ChatModelError> {
-    let io = |source| ChatModelError::Io {
-        path: path.to_path_buf(),
-        source,
-    };
+    let io = |source| ChatModelError::Io { path: path.to_path_buf(), source };
     let file = match File::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -122,10 +109,7 @@ fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>, ChatModelError> {
     let mut bytes = Vec::new();
     file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() > limit {
-        return Err(ChatModelError::TooLong {
-            path: path.to_path_buf(),
-            limit,
-        });
+        return Err(ChatModelError::TooLong { path: path.to_path_buf(), limit });
     }
     Ok(Some(bytes))
 }
@@ -148,10 +132,7 @@ impl GenerationConfig {
                 defaults: GenerationDefaults::read(&generation)?,
             })
         };
-        read().map_err(|source| ChatModelError::Generation {
-            origin: files.origin.clone(),
-            source,
-        })
+        read().map_err(|source| ChatModelError::Generation { origin: files.origin.clone(), source })
     }
 }
 
@@ -172,36 +153,21 @@ impl ChatModel {
         let Some(json) = files.get("tokenizer.json") else {
             return Err(ChatModelError::NoTokenizer { origin });
         };
-        let tokenizer = Tokenizer::from_bytes(json).map_err(|source| ChatModelError::Tokenizer {
-            origin: origin.clone(),
-            source,
-        })?;
+        let tokenizer = Tokenizer::from_bytes(json)
+            .map_err(|source| ChatModelError::Tokenizer { origin: origin.clone(), source })?;
         let special_tokens = special_tokens(files)?;
         let mut generation = GenerationConfig::load(files)?;
         if generation.stop_ids.is_empty() {
             let eos = special_tokens.get("eos_token").and_then(Value::as_str);
-            generation
-                .stop_ids
-                .extend(eos.and_then(|token| tokenizer.token_to_id(token)));
+            generation.stop_ids.extend(eos.and_then(|token| tokenizer.token_to_id(token)));
         }
         let mut sources = template_sources(files)?;
         let mut compile = |name| {
-            let compiled = sources
-                .remove(name)
-                .map(|source| ChatTemplate::new(&source, special_tokens.clone()));
-            compiled.transpose().map_err(|source| ChatModelError::Template {
-                origin: origin.clone(),
-                source,
-            })
+            let compiled = sources.remove(name).map(|source| ChatTemplate::new(&source, special_tokens.clone()));
+            compiled.transpose().map_err(|source| ChatModelError::Template { origin: origin.clone(), source })
         };
         let (template, tool_template) = (compile("default")?, compile("tool_use")?);
-        Ok(ChatModel {
-            origin,
-            tokenizer,
-            generation,
-            template,
-            tool_template,
-        })
+        Ok(ChatModel { origin, tokenizer, generation, template, tool_template })
     }
 
     /// The prompt of a conversation, ending where the assistant's answer begins when `add_generation_prompt` is set.
@@ -209,9 +175,7 @@ impl ChatModel {
         let for_tools = self.tool_template.as_ref().filter(|_| !chat.tools.is_empty());
         match for_tools.or(self.template.as_ref()) {
             Some(template) => Ok(template.render(chat, add_generation_prompt)?),
-            None => Err(ChatModelError::NoTemplate {
-                origin: self.origin.clone(),
-            }),
+            None => Err(ChatModelError::NoTemplate { origin: self.origin.clone() }),
         }
     }
 
@@ -222,22 +186,13 @@ impl ChatModel {
 
 /// The variables such as `eos_token` that transformers passes to templates. A token is a string or `{"content": ...}`.
 fn special_tokens(files: &TextFiles) -> Result<Map<String, Value>, ChatModelError> {
-    const NAMES: [&str; 7] = [
-        "bos_token",
-        "eos_token",
-        "unk_token",
-        "sep_token",
-        "pad_token",
-        "cls_token",
-        "mask_token",
-    ];
+    const NAMES: [&str; 7] =
+        ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
     let config = files.json("tokenizer_config.json")?;
     let older = files.json("special_tokens_map.json")?;
     let mut tokens = Map::new();
     for name in NAMES {
-        let value = [&config, &older]
-            .into_iter()
-            .find_map(|fields| fields.get(name).filter(|v| !v.is_null()));
+        let value = [&config, &older].into_iter().find_map(|fields| fields.get(name).filter(|v| !v.is_null()));
         let text = value.and_then(|v| v.as_str().or_else(|| v.get("content")?.as_str()));
         if let Some(text) = text {
             tokens.insert(name.into(), text.into());
@@ -248,11 +203,7 @@ fn special_tokens(files: &TextFiles) -> Result<Map<String, Value>, ChatModelErro
 
 /// Template sources by name. A file of its own goes before the tokenizer's configuration, as in transformers.
 fn template_sources(files: &TextFiles) -> Result<BTreeMap<String, String>, ChatModelError> {
-    let format = |file, message: String| ChatModelError::Format {
-        origin: files.origin.clone(),
-        file,
-        message,
-    };
+    let format = |file, message: String| ChatModelError::Format { origin: files.origin.clone(), file, message };
     let default = |text: &str| BTreeMap::from([("default".to_string(), text.to_string())]);
     if let Some(bytes) = files.get("chat_template.jinja") {
         let text = std::str::from_utf8(bytes).map_err(|e| format("chat_template.jinja", e.to_string()))?;
@@ -264,17 +215,10 @@ fn template_sources(files: &TextFiles) -> Result<BTreeMap<String, String>, ChatM
             Some(Value::String(text)) => return Ok(default(text)),
             Some(Value::Array(named)) => {
                 let pair = |entry: &Value| {
-                    Some((
-                        entry.get("name")?.as_str()?.to_string(),
-                        entry.get("template")?.as_str()?.to_string(),
-                    ))
+                    Some((entry.get("name")?.as_str()?.to_string(), entry.get("template")?.as_str()?.to_string()))
                 };
                 let message = "each entry of chat_template needs the strings \"name\" and \"template\"";
-                return named
-                    .iter()
-                    .map(pair)
-                    .collect::<Option<_>>()
-                    .ok_or_else(|| format(file, message.into()));
+                return named.iter().map(pair).collect::<Option<_>>().ok_or_else(|| format(file, message.into()));
             }
             Some(_) => {
                 let message = "chat_template must be a string, or a list of named templates";

@@ -36,11 +36,7 @@ pub struct TemplateLimits {
 
 impl Default for TemplateLimits {
     fn default() -> Self {
-        TemplateLimits {
-            fuel: 50_000_000,
-            output_bytes: 64 << 20,
-            source_bytes: 4 << 20,
-        }
+        TemplateLimits { fuel: 50_000_000, output_bytes: 64 << 20, source_bytes: 4 << 20 }
     }
 }
 
@@ -60,6 +56,8 @@ pub enum TemplateError {
     OutOfFuel { line: usize, fuel: u64 },
     #[error("the chat template wrote more than {limit} bytes")]
     OutputTooLong { limit: usize },
+    #[error("the conversation has no messages; a chat template needs at least one")]
+    NoMessages,
     #[error("chat_template_kwargs may not set {0:?}: the conversation sets it")]
     ReservedKey(String),
 }
@@ -87,10 +85,7 @@ impl ChatTemplate {
         clock: fn() -> SystemTime,
     ) -> Result<ChatTemplate, TemplateError> {
         if source.len() > limits.source_bytes {
-            return Err(TemplateError::SourceTooLong {
-                found: source.len(),
-                limit: limits.source_bytes,
-            });
+            return Err(TemplateError::SourceTooLong { found: source.len(), limit: limits.source_bytes });
         }
         let mut environment = Environment::new();
         environment.set_syntax(syntax());
@@ -106,31 +101,21 @@ impl ChatTemplate {
         environment.add_function("strftime_now", move |format: &str| time::strftime(format, clock()));
         environment
             .add_template_owned(NAME, source::prepare(source))
-            .map_err(|e| TemplateError::Syntax {
-                line: line_of(&e),
-                message: message_of(&e),
-            })?;
-        Ok(ChatTemplate {
-            environment,
-            limits,
-            special_tokens,
-        })
+            .map_err(|e| TemplateError::Syntax { line: line_of(&e), message: message_of(&e) })?;
+        Ok(ChatTemplate { environment, limits, special_tokens })
     }
 
     /// Renders the prompt. With `add_generation_prompt` it ends where the assistant's answer begins.
     pub fn render(&self, chat: &Conversation, add_generation_prompt: bool) -> Result<String, TemplateError> {
+        if chat.messages.is_empty() {
+            return Err(TemplateError::NoMessages);
+        }
         let variables = self.variables(chat, add_generation_prompt)?;
-        let mut out = Bounded {
-            text: Vec::new(),
-            limit: self.limits.output_bytes,
-            overflowed: false,
-        };
+        let mut out = Bounded { text: Vec::new(), limit: self.limits.output_bytes, overflowed: false };
         let template = self.environment.get_template(NAME).map_err(|e| self.failure(&e))?;
         let result = template.render_captured_to(variables, &mut out).map(drop);
         match result {
-            _ if out.overflowed => Err(TemplateError::OutputTooLong {
-                limit: self.limits.output_bytes,
-            }),
+            _ if out.overflowed => Err(TemplateError::OutputTooLong { limit: self.limits.output_bytes }),
             Err(error) => Err(self.failure(&error)),
             Ok(()) => Ok(String::from_utf8_lossy(&out.text).into_owned()),
         }
@@ -139,11 +124,7 @@ impl ChatTemplate {
     /// The variables that transformers passes: later ones replace earlier ones of the same name.
     fn variables(&self, chat: &Conversation, add_generation_prompt: bool) -> Result<Value, TemplateError> {
         let messages: Vec<Json> = chat.messages.iter().map(template_message).collect();
-        let tools = if chat.tools.is_empty() {
-            Json::Null
-        } else {
-            Json::Array(chat.tools.clone())
-        };
+        let tools = if chat.tools.is_empty() { Json::Null } else { Json::Array(chat.tools.clone()) };
         let mut variables = self.special_tokens.clone();
         if let Some(choice) = chat.enable_thinking {
             variables.insert("enable_thinking".into(), choice.into());
@@ -166,26 +147,14 @@ impl ChatTemplate {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(current) = cause {
             if let Some(Raised(message)) = current.downcast_ref() {
-                return TemplateError::Raised {
-                    line,
-                    message: message.clone(),
-                };
+                return TemplateError::Raised { line, message: message.clone() };
             }
-            if current
-                .downcast_ref::<Error>()
-                .is_some_and(|e| e.kind() == ErrorKind::OutOfFuel)
-            {
-                return TemplateError::OutOfFuel {
-                    line,
-                    fuel: self.limits.fuel,
-                };
+            if current.downcast_ref::<Error>().is_some_and(|e| e.kind() == ErrorKind::OutOfFuel) {
+                return TemplateError::OutOfFuel { line, fuel: self.limits.fuel };
             }
             cause = current.source();
         }
-        TemplateError::Failed {
-            line,
-            message: message_of(error),
-        }
+        TemplateError::Failed { line, message: message_of(error) }
     }
 }
 
@@ -255,10 +224,7 @@ fn indent_text(indent: &Value) -> Result<String, Error> {
     match (indent.as_str(), indent.as_i64()) {
         (Some(text), _) => Ok(text.to_string()),
         (_, Some(width)) if width <= WIDEST => Ok(" ".repeat(width.max(0) as usize)),
-        _ => Err(Error::new(
-            ErrorKind::InvalidOperation,
-            "tojson: indent must be a string or a number up to 64",
-        )),
+        _ => Err(Error::new(ErrorKind::InvalidOperation, "tojson: indent must be a string or a number up to 64")),
     }
 }
 
@@ -266,10 +232,7 @@ fn separator_texts(pair: &Value) -> Result<(String, String), Error> {
     let texts: Vec<Value> = pair.try_iter()?.collect();
     match texts.as_slice() {
         [item, key] => Ok((to_str(item), to_str(key))),
-        _ => Err(Error::new(
-            ErrorKind::InvalidOperation,
-            "tojson: separators must be a pair",
-        )),
+        _ => Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators must be a pair")),
     }
 }
 
@@ -295,10 +258,7 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) 
             [] => Ok(None),
             [arg] if arg.is_none() => Ok(None),
             [arg] if arg.as_str().is_some() => Ok(arg.as_str()),
-            _ => Err(Error::new(
-                ErrorKind::InvalidOperation,
-                format!("{name} takes one string at most"),
-            )),
+            _ => Err(Error::new(ErrorKind::InvalidOperation, format!("{name} takes one string at most"))),
         }
     };
     match name {
@@ -308,11 +268,9 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) 
         "removeprefix" => Ok(text.strip_prefix(chars()?.unwrap_or_default()).unwrap_or(text).into()),
         "removesuffix" => Ok(text.strip_suffix(chars()?.unwrap_or_default()).unwrap_or(text).into()),
         "isspace" => Ok((!text.is_empty() && text.chars().all(is_space)).into()),
-        "split" if args.is_empty() => Ok(text
-            .split(is_space)
-            .filter(|piece| !piece.is_empty())
-            .map(Value::from)
-            .collect()),
+        "split" if args.is_empty() => {
+            Ok(text.split(is_space).filter(|piece| !piece.is_empty()).map(Value::from).collect())
+        }
         _ => unknown_method_callback(state, value, name, args),
     }
 }

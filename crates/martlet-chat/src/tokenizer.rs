@@ -43,41 +43,27 @@ impl Tokenizer {
         }
         let mut inner = HfTokenizer::from_bytes(json).map_err(|e| TokenizerError::Format(e.to_string()))?;
         // The file may carry the truncation and padding of some training run; a prompt is never cut or padded.
-        inner
-            .with_truncation(None)
-            .map_err(|e| TokenizerError::Format(e.to_string()))?;
+        inner.with_truncation(None).map_err(|e| TokenizerError::Format(e.to_string()))?;
         inner.with_padding(None);
         match inner.get_decoder() {
             Some(DecoderWrapper::ByteLevel(_)) => {}
             other => {
-                return Err(TokenizerError::Decoder {
-                    found: decoder_name(other),
-                });
+                return Err(TokenizerError::Decoder { found: decoder_name(other) });
             }
         }
         let table = token_table(&inner)?;
-        Ok(Tokenizer {
-            inner: Arc::new(inner),
-            table: Arc::new(table),
-        })
+        Ok(Tokenizer { inner: Arc::new(inner), table: Arc::new(table) })
     }
 
     /// Token ids of a text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self
-            .inner
-            .encode_fast(text, false)
-            .map_err(|e| TokenizerError::Encode(e.to_string()))?;
+        let encoding = self.inner.encode_fast(text, false).map_err(|e| TokenizerError::Encode(e.to_string()))?;
         Ok(encoding.get_ids().to_vec())
     }
 
     /// Text of token ids; bytes that are not UTF-8 become U+FFFD. Ids without a token give nothing.
     pub fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
-        let bytes: Vec<u8> = ids
-            .iter()
-            .flat_map(|&id| self.table.shown(id, special))
-            .copied()
-            .collect();
+        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.table.shown(id, special)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -113,26 +99,17 @@ impl Tokenizer {
 
     /// Ids of all special tokens, ascending.
     pub fn special_ids(&self) -> Vec<u32> {
-        (0..self.table.len() as u32)
-            .filter(|&id| self.table.is_special(id))
-            .collect()
+        (0..self.table.len() as u32).filter(|&id| self.table.is_special(id)).collect()
     }
 }
 
 fn decoder_name(decoder: Option<&DecoderWrapper>) -> String {
     let json = decoder.and_then(|d| serde_json::to_value(d).ok());
-    json.as_ref()
-        .and_then(|j| j["type"].as_str())
-        .unwrap_or("absent")
-        .to_string()
+    json.as_ref().and_then(|j| j["type"].as_str()).unwrap_or("absent").to_string()
 }
 
 fn token_table(inner: &HfTokenizer) -> Result<TokenTable, TokenizerError> {
-    let mut vocabulary: Vec<(u32, String)> = inner
-        .get_vocab(true)
-        .into_iter()
-        .map(|(token, id)| (id, token))
-        .collect();
+    let mut vocabulary: Vec<(u32, String)> = inner.get_vocab(true).into_iter().map(|(token, id)| (id, token)).collect();
     vocabulary.sort_unstable();
     let added = inner.get_added_tokens_decoder();
     let mut table = TokenTable::default();

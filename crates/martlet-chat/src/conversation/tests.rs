@@ -9,10 +9,7 @@ fn an_object_and_a_bare_array_are_the_same_conversation() {
     let array = r#"[{"role": "user", "content": "hi"}]"#;
     let object = format!(r#"{{"messages": {array}}}"#);
     assert_eq!(Conversation::parse(array), Conversation::parse(&object));
-    assert_eq!(
-        Conversation::parse(array).unwrap().messages,
-        [Message::text(Role::User, "hi")]
-    );
+    assert_eq!(Conversation::parse(array).unwrap().messages, [Message::text(Role::User, "hi")]);
 }
 
 #[test]
@@ -32,9 +29,7 @@ fn arguments_come_as_object_or_as_string() {
         let json = format!(
             r#"[{{"role": "assistant", "tool_calls": [{{"function": {{"name": "f", "arguments": {arguments}}}}}]}}]"#
         );
-        Conversation::parse(&json).unwrap().messages[0].tool_calls[0]
-            .arguments
-            .clone()
+        Conversation::parse(&json).unwrap().messages[0].tool_calls[0].arguments.clone()
     };
     let object = call(r#"{"b": 1, "a": [true]}"#);
     assert_eq!(call(r#""{\"b\": 1, \"a\": [true]}""#), object);
@@ -80,18 +75,12 @@ fn errors_name_the_path() {
             r#"[{"role": "user", "content": 3}]"#,
             "messages[0].content: expected a string, null or an array of parts, found the number 3",
         ),
-        (
-            r#"[{"role": "user"}, {"content": "x"}]"#,
-            "messages[1]: the key \"role\" is missing",
-        ),
+        (r#"[{"role": "user"}, {"content": "x"}]"#, "messages[1]: the key \"role\" is missing"),
         (
             r#"[{"role": "users"}]"#,
             "messages[0].role: unknown role \"users\"; known are system, developer, user, assistant, tool",
         ),
-        (
-            r#"[{"role": "user", "content": ["x"]}]"#,
-            "messages[0].content[0]: expected an object, found a string",
-        ),
+        (r#"[{"role": "user", "content": ["x"]}]"#, "messages[0].content[0]: expected an object, found a string"),
         (
             r#"[{"role": "assistant", "tool_calls": [{"function": {}}]}]"#,
             "messages[0].tool_calls[0].function: the key \"name\" is missing",
@@ -104,19 +93,10 @@ fn errors_name_the_path() {
             r#"{"messages": [], "tool": []}"#,
             "the chat: unknown key \"tool\"; known are messages, tools, enable_thinking, chat_template_kwargs",
         ),
-        (
-            r#"{"messages": [], "tools": {"a": 1}}"#,
-            "tools: expected an array, found an object",
-        ),
-        (
-            r#"{"messages": [], "enable_thinking": "yes"}"#,
-            "enable_thinking: expected true or false, found a string",
-        ),
+        (r#"{"messages": [], "tools": {"a": 1}}"#, "tools: expected an array, found an object"),
+        (r#"{"messages": [], "enable_thinking": "yes"}"#, "enable_thinking: expected true or false, found a string"),
         (r#"{"tools": []}"#, "the chat: the key \"messages\" is missing"),
-        (
-            "7",
-            "the chat: expected an object with \"messages\", or an array of messages, found the number 7",
-        ),
+        ("7", "the chat: expected an object with \"messages\", or an array of messages, found the number 7"),
     ];
     for (json, expected) in cases {
         assert_eq!(error(json), expected, "{json}");

@@ -6,6 +6,8 @@
 
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
+/// Bytes of white space after which an opening tag is no longer expected.
+const MAX_LEADING_SPACE: usize = 64;
 
 /// A stretch of output. Texts are never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,15 +44,8 @@ enum State {
 impl ThinkingSplitter {
     /// `prompt_opens_thinking`: see the function of that name.
     pub fn new(prompt_opens_thinking: bool) -> ThinkingSplitter {
-        let state = if prompt_opens_thinking {
-            State::ReasoningStart
-        } else {
-            State::Start
-        };
-        ThinkingSplitter {
-            state,
-            held: String::new(),
-        }
+        let state = if prompt_opens_thinking { State::ReasoningStart } else { State::Start };
+        ThinkingSplitter { state, held: String::new() }
     }
 
     /// Whether the output so far ends inside reasoning.
@@ -80,7 +75,9 @@ impl ThinkingSplitter {
         match self.state {
             State::Start => {
                 let visible = self.held.trim_start();
-                if let Some(rest) = visible.strip_prefix(OPEN) {
+                if self.held.len() - visible.len() > MAX_LEADING_SPACE {
+                    self.state = State::Text;
+                } else if let Some(rest) = visible.strip_prefix(OPEN) {
                     self.held = rest.to_string();
                     self.state = State::ReasoningStart;
                 } else if OPEN.starts_with(visible) {
@@ -94,10 +91,8 @@ impl ThinkingSplitter {
                 if self.held.is_empty() {
                     return false;
                 }
-                if self.held.starts_with('\n') && !self.held.trim_start_matches('\n').is_empty() {
+                if self.held.starts_with('\n') {
                     self.held.remove(0);
-                } else if self.held.starts_with('\n') {
-                    return false;
                 }
                 self.state = State::Reasoning;
                 true
@@ -135,11 +130,7 @@ impl ThinkingSplitter {
 
 fn emit(events: &mut Vec<Event>, reasoning: bool, text: &str) {
     if !text.is_empty() {
-        events.push(if reasoning {
-            Event::Reasoning(text.to_string())
-        } else {
-            Event::Text(text.to_string())
-        });
+        events.push(if reasoning { Event::Reasoning(text.to_string()) } else { Event::Text(text.to_string()) });
     }
 }
 

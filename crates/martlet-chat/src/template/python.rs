@@ -21,7 +21,7 @@ pub(super) fn from_json(json: &serde_json::Value) -> Value {
         },
         Json::String(s) => Value::from(s.as_str()),
         Json::Array(items) => printed(items.iter().map(from_json).collect::<Vec<_>>().into()),
-        Json::Object(map) => printed(map.iter().map(|(k, v)| (k.as_str(), from_json(v))).collect()),
+        Json::Object(map) => printed(Value::from_pairs(map.iter().map(|(k, v)| (k.as_str(), from_json(v))))),
     }
 }
 
@@ -114,27 +114,16 @@ fn write_repr(out: &mut String, value: &Value) {
 }
 
 fn pairs(map: &Value) -> impl Iterator<Item = (Value, Value)> {
-    map.as_object()
-        .and_then(DynObject::try_iter_pairs)
-        .into_iter()
-        .flatten()
+    map.as_object().and_then(DynObject::try_iter_pairs).into_iter().flatten()
 }
 
 fn as_float(value: &Value) -> Option<f64> {
-    if value.kind() == ValueKind::Number && !value.is_integer() {
-        f64::try_from(value.clone()).ok()
-    } else {
-        None
-    }
+    if value.kind() == ValueKind::Number && !value.is_integer() { f64::try_from(value.clone()).ok() } else { None }
 }
 
 /// `repr` of a str: single quotes unless only double quotes avoid escapes; what Unicode calls not printable is escaped.
 fn write_str_repr(out: &mut String, text: &str) {
-    let quote = if text.contains('\'') && !text.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
     for c in text.chars() {
         match c {
@@ -165,11 +154,11 @@ fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
-    // Behind a letter, debug printing leaves combining marks as they are and escapes only what is not printable.
+    // Behind a letter, `escape_debug` leaves combining marks as they are and escapes only what is not printable.
     let mut buffer = [b'a'; 5];
     let length = 1 + c.encode_utf8(&mut buffer[1..]).len();
     match std::str::from_utf8(&buffer[..length]) {
-        Ok(text) => !format!("{text:?}").contains("\\u{"),
+        Ok(text) => !text.escape_debug().any(|c| c == '{'),
         Err(_) => false,
     }
 }
@@ -208,11 +197,7 @@ pub(super) struct JsonOptions {
 pub(super) fn to_json(value: &Value, options: &JsonOptions) -> Result<String, Error> {
     let item = if options.indent.is_some() { "," } else { ", " };
     let separators = options.separators.clone().unwrap_or_else(|| (item.into(), ": ".into()));
-    let mut writer = JsonWriter {
-        out: String::new(),
-        options,
-        separators,
-    };
+    let mut writer = JsonWriter { out: String::new(), options, separators };
     writer.value(value, 0)?;
     Ok(writer.out)
 }
@@ -330,10 +315,7 @@ fn json_key(key: &Value) -> Result<String, Error> {
     match key.kind() {
         ValueKind::String => Ok(key.as_str().unwrap_or_default().to_string()),
         ValueKind::None | ValueKind::Bool | ValueKind::Number => Ok(scalar(key)),
-        kind => Err(Error::new(
-            ErrorKind::BadSerialization,
-            format!("a key of type {kind} is not JSON serializable"),
-        )),
+        kind => Err(Error::new(ErrorKind::BadSerialization, format!("a key of type {kind} is not JSON serializable"))),
     }
 }
 
@@ -406,27 +388,14 @@ mod tests {
         let plain = "{\"b\": [1, {\"x\": []}], \"a\": \"é😀\u{7f}<&>\", \"c\": {}}";
         assert_eq!(text(JsonOptions::default()), plain);
         assert_eq!(
-            text(JsonOptions {
-                ensure_ascii: true,
-                sort_keys: true,
-                ..Default::default()
-            }),
+            text(JsonOptions { ensure_ascii: true, sort_keys: true, ..Default::default() }),
             r#"{"a": "\u00e9\ud83d\ude00\u007f<&>", "b": [1, {"x": []}], "c": {}}"#
         );
         assert_eq!(
-            text(JsonOptions {
-                indent: Some(" ".into()),
-                ..Default::default()
-            }),
+            text(JsonOptions { indent: Some(" ".into()), ..Default::default() }),
             "{\n \"b\": [\n  1,\n  {\n   \"x\": []\n  }\n ],\n \"a\": \"é😀\u{7f}<&>\",\n \"c\": {}\n}"
         );
         let separators = Some((",".to_string(), ":".to_string()));
-        assert_eq!(
-            text(JsonOptions {
-                separators,
-                ..Default::default()
-            }),
-            plain.replace(", ", ",").replace(": ", ":")
-        );
+        assert_eq!(text(JsonOptions { separators, ..Default::default() }), plain.replace(", ", ",").replace(": ", ":"));
     }
 }

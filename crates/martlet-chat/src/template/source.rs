@@ -43,10 +43,7 @@ fn replacement(tag: &str) -> Option<(&'static str, &'static str)> {
 /// The first word of a block tag.
 fn tag_word(tag: &str) -> &str {
     let inner = tag.trim_start_matches("{%").trim_start_matches(['-', '+']).trim_start();
-    inner
-        .split(|c: char| !c.is_alphanumeric() && c != '_')
-        .next()
-        .unwrap_or_default()
+    inner.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
 }
 
 /// Bytes up to and with the closing delimiter, which does not count inside a string literal.
@@ -92,19 +89,13 @@ mod tests {
             ("{% generation %}a{%- endgeneration -%}", "{% with %}a{%- endwith -%}"),
             ("{%generation%}{%endgeneration%}", "{%with%}{%endwith%}"),
             ("{{ '{% generation %}' }}", "{{ '{% generation %}' }}"),
-            (
-                "{{ 'it\\'s }} {% generation %}' }}",
-                "{{ 'it\\'s }} {% generation %}' }}",
-            ),
+            ("{{ 'it\\'s }} {% generation %}' }}", "{{ 'it\\'s }} {% generation %}' }}"),
             ("{# {% generation %} #}", "{# {% generation %} #}"),
             (
                 "{% raw %}{% generation %}{% endraw %}{% generation %}",
                 "{% raw %}{% generation %}{% endraw %}{% with %}",
             ),
-            (
-                "{% set x = '%} {% generation %}' %}",
-                "{% set x = '%} {% generation %}' %}",
-            ),
+            ("{% set x = '%} {% generation %}' %}", "{% set x = '%} {% generation %}' %}"),
             ("generation { % {", "generation { % {"),
             ("a\r\nb\rc", "a\nb\nc"),
             ("{% gen", "{% gen"),
