@@ -11,6 +11,24 @@
 //! 7. the token is the argmax of logit + Gumbel noise, the noise from a counter-based generator keyed by
 //!    (seed, choice, position, token). So a draft that is drawn with the same noise is right exactly when plain
 //!    sampling gives it, and the text for a seed does not depend on batches, drafts or caches.
+//!
+//! Odd rows: a NaN is impossible like minus infinity, plus infinity counts as the largest float. Where no token is
+//! possible at all (a mask of zeros, a row of NaN), the result is the lowest token that the mask allows, else token 0:
+//! callers see to it that a mask allows something.
+//!
+//! Arithmetic: penalties in f32 as written above. With m the largest logit left, tokens are weighed by
+//! d = (logit - m) / temperature in f32, which never overflows; their probabilities are in proportion to exp(d), summed
+//! in f64; min_p keeps d >= ln(min_p); noise and its sum with d are f64. All of it is our own arithmetic
+//! ([`martlet_tensor::math`]), so every machine draws the same token from the same logits.
+
+mod noise;
+#[cfg(test)]
+mod tests;
+
+use martlet_tensor::math;
+use noise::Noise;
+use std::borrow::Cow;
+use std::cmp::Ordering;
 
 /// What a caller asks of sampling. Neutral values: temperature 1, top_k 0, top_p 1, min_p 0, penalties 0,
 /// repetition 1.
@@ -49,15 +67,190 @@ pub struct SampleRow<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
     pub token: u32,
-    /// Natural log of the model's own probability of `token`, when log-probabilities were asked for.
+    /// Natural log of the model's own probability of `token`, when log-probabilities were asked for. Minus infinity for
+    /// a token that only a bias or a mask has made possible.
     pub logprob: Option<f32>,
-    /// The most probable tokens with theirs, most probable first.
+    /// The most probable tokens with theirs, most probable first, the lower id first where two are equal. Tokens of
+    /// probability 0 are not listed.
     pub top: Vec<(u32, f32)>,
+}
+
+/// A token that may be drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Candidate {
+    token: u32,
+    logit: f32,
 }
 
 /// Samples one row.
 pub fn sample(logits: &[f32], row: &SampleRow<'_>) -> Sampled {
-    let _ = row;
-    let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
-    Sampled { token: best as u32, ..Sampled::default() }
+    let adjusted = adjust(logits, row);
+    let token = match best(&adjusted) {
+        None => lowest_allowed(row.mask, logits.len()),
+        Some(best) if row.params.temperature > 0.0 => draw(&adjusted, best, row),
+        Some(best) => best.token,
+    };
+    let mut sampled = Sampled { token, ..Sampled::default() };
+    if let Some(n) = row.logprobs {
+        (sampled.logprob, sampled.top) = report(logits, token, n);
+    }
+    sampled
+}
+
+/// Logits after bias, mask and penalties: what the token is chosen by.
+fn adjust<'a>(logits: &'a [f32], row: &SampleRow<'_>) -> Cow<'a, [f32]> {
+    let p = row.params;
+    let penalties = p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0;
+    let mut adjusted = Cow::Borrowed(logits);
+    if !row.bias.is_empty() {
+        let values = adjusted.to_mut();
+        for &(token, addend) in row.bias {
+            if let Some(logit) = values.get_mut(token as usize) {
+                *logit += addend;
+            }
+        }
+    }
+    if let Some(mask) = row.mask {
+        for (token, logit) in adjusted.to_mut().iter_mut().enumerate() {
+            if !allows(mask, token) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    if penalties && !row.seen.is_empty() {
+        let values = adjusted.to_mut();
+        for &(token, _, answered) in row.seen {
+            if let Some(logit) = values.get_mut(token as usize) {
+                *logit = penalise(*logit, answered, p);
+            }
+        }
+    }
+    adjusted
+}
+
+/// The logit of a token that has been seen, `answered` times in the answer.
+fn penalise(logit: f32, answered: u32, p: &SampleParams) -> f32 {
+    let logit = if logit > 0.0 { logit / p.repetition_penalty } else { logit * p.repetition_penalty };
+    if answered == 0 {
+        return logit;
+    }
+    logit - (p.presence_penalty + p.frequency_penalty * answered as f32)
+}
+
+fn allows(mask: &[u32], token: usize) -> bool {
+    mask.get(token / 32).is_some_and(|bits| bits >> (token % 32) & 1 != 0)
+}
+
+fn lowest_allowed(mask: Option<&[u32]>, tokens: usize) -> u32 {
+    let Some(mask) = mask else { return 0 };
+    (0..tokens).find(|&t| allows(mask, t)).unwrap_or(0) as u32
+}
+
+/// The possible tokens in id order: neither minus infinity nor NaN.
+fn possible(logits: &[f32]) -> impl Iterator<Item = Candidate> {
+    let finite = |(token, &logit): (usize, &f32)| Candidate { token: token as u32, logit: logit.min(f32::MAX) };
+    logits.iter().enumerate().filter(|(_, l)| **l > f32::NEG_INFINITY).map(finite)
+}
+
+/// The largest logit, the lower id where two are equal.
+fn best(logits: &[f32]) -> Option<Candidate> {
+    possible(logits).reduce(|best, c| if c.logit > best.logit { c } else { best })
+}
+
+/// Larger logits first, lower ids first among equals.
+fn rank(a: &Candidate, b: &Candidate) -> Ordering {
+    // No NaN gets here.
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
+}
+
+/// The first `n` in [`rank`]'s order, in that order. One pass; what was kept is cut back when it is twice `n`.
+fn first_ranked(all: impl Iterator<Item = Candidate>, n: usize) -> Vec<Candidate> {
+    let mut kept: Vec<Candidate> = Vec::new();
+    let mut least = f32::NEG_INFINITY; // later tokens must exceed it: an equal one has a higher id and loses
+    for c in all {
+        if c.logit <= least {
+            continue;
+        }
+        kept.push(c);
+        if kept.len() >= n.saturating_mul(2).max(64) {
+            kept.select_nth_unstable_by(n - 1, rank);
+            kept.truncate(n);
+            least = kept[n - 1].logit;
+        }
+    }
+    kept.sort_unstable_by(rank);
+    kept.truncate(n);
+    kept
+}
+
+/// Filters, then the argmax of weight and noise. `best` is always among what the filters leave.
+fn draw(logits: &[f32], best: Candidate, row: &SampleRow<'_>) -> u32 {
+    let p = row.params;
+    let weight = |c: &Candidate| (c.logit - best.logit) / p.temperature;
+    let mut kept = match p.top_k as usize {
+        k if k > 0 && k < logits.len() => first_ranked(possible(logits), k),
+        _ => possible(logits).collect(),
+    };
+    if p.top_p < 1.0 {
+        nucleus(&mut kept, f64::from(p.top_p), weight);
+    }
+    if p.min_p > 0.0 {
+        let least = math::ln64(f64::from(p.min_p)).min(0.0);
+        kept.retain(|c| f64::from(weight(c)) >= least);
+    }
+    let noise = Noise::new(p.seed, p.choice, row.position);
+    let (mut token, mut score) = (best.token, f64::NEG_INFINITY);
+    for c in &kept {
+        let d = f64::from(weight(c));
+        if d + noise.at_most(c.token) < score {
+            continue; // most tokens: their noise need not be known
+        }
+        let s = d + noise.gumbel(c.token);
+        if s > score || (s == score && c.token < token) {
+            (token, score) = (c.token, s);
+        }
+    }
+    token
+}
+
+/// Keeps the fewest candidates, in [`rank`]'s order, whose probabilities sum to at least `p` of all, and at least one.
+fn nucleus(kept: &mut Vec<Candidate>, p: f64, weight: impl Fn(&Candidate) -> f32) {
+    let probability = |c: &Candidate| f64::from(math::exp(weight(c)));
+    let target = p * kept.iter().map(probability).sum::<f64>();
+    // Mostly a few dozen suffice: sort that many, and eight times as many where they do not.
+    let mut sorted = 0;
+    let mut sum = 0.0;
+    while sorted < kept.len() {
+        let next = (sorted * 8).max(64).min(kept.len());
+        if next < kept.len() {
+            kept[sorted..].select_nth_unstable_by(next - sorted, rank);
+        }
+        kept[sorted..next].sort_unstable_by(rank);
+        for i in sorted..next {
+            sum += probability(&kept[i]);
+            if sum >= target {
+                kept.truncate(i + 1);
+                return;
+            }
+        }
+        sorted = next;
+    }
+}
+
+/// Log-probabilities of the model's own distribution: of `token`, and of the `n` most probable tokens.
+fn report(logits: &[f32], token: u32, n: usize) -> (Option<f32>, Vec<(u32, f32)>) {
+    let Some(best) = best(logits) else {
+        return (Some(f32::NEG_INFINITY), Vec::new());
+    };
+    let below = |c: Candidate| c.logit - best.logit;
+    let sum: f64 = possible(logits).map(|c| f64::from(math::exp(below(c)))).sum();
+    let log_sum = math::ln64(sum);
+    let logprob = |c: Candidate| (f64::from(below(c)) - log_sum) as f32;
+    let own = possible(&logits[token as usize..][..1]).next().map(logprob);
+    let top = match n {
+        0 => Vec::new(),
+        _ => first_ranked(possible(logits), n),
+    };
+    let top = top.into_iter().map(|c| (c.token, logprob(c)));
+    (Some(own.unwrap_or(f32::NEG_INFINITY)), top.collect())
 }
