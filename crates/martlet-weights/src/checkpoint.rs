@@ -1,13 +1,14 @@
 //! An opened checkpoint: canonical tensors over mapped files.
 
-use crate::entries::{self, Entry};
+use crate::entries::{self, Entry, Piece};
 use crate::error::{Problem, WeightsError};
 use crate::folder::Folder;
 use crate::limits::Limits;
 use crate::mlx::Settings;
 use crate::module::{self, Module};
 use crate::names;
-use crate::source::Source;
+use crate::report::FileSummary;
+use crate::source::{Source, SourceFile};
 use martlet_tensor::Matrix;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -112,7 +113,6 @@ impl Checkpoint {
         self.folder.read(name, Limits::default().text_bytes)
     }
 
-    /// Names of all files beside the weights and config.json, sorted.
     pub(crate) fn folder(&self) -> &Folder {
         &self.folder
     }
@@ -149,13 +149,13 @@ impl Checkpoint {
             let text = "is stored as [O, T, P, P, C]; its values can be read, but not used as a matrix in place";
             return Err(self.problem(name, text).into());
         }
-        self.stored(name, entry)
+        self.stored(name)
     }
 
     /// All values of a (small) tensor in f32. Norms that multiply by 1 + w come as multipliers, whatever the layout.
     pub fn vector(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
         let entry = self.entry(name)?;
-        let mut values = self.stored(name, entry)?.dequantise();
+        let mut values = self.stored(name)?.dequantise();
         if entry.vision_kernel_mlx {
             values = entries::channels_first(&values, &entry.shape);
         }
@@ -169,7 +169,9 @@ impl Checkpoint {
         Ok(values)
     }
 
-    fn stored(&self, name: &str, entry: &Entry) -> Result<Matrix<'_>, WeightsError> {
+    /// As [`Checkpoint::matrix`], in the order in which the values are stored.
+    pub(crate) fn stored(&self, name: &str) -> Result<Matrix<'_>, WeightsError> {
+        let entry = self.entry(name)?;
         let mut joined: Option<Matrix<'_>> = None;
         let mut rest = Vec::new();
         // Pieces of one module come one after the other.
@@ -192,11 +194,44 @@ impl Checkpoint {
     }
 
     fn entry(&self, name: &str) -> Result<&Entry, WeightsError> {
-        self.entries.get(name).ok_or_else(|| {
-            let files: Vec<&str> = self.source.files.iter().map(|f| f.name.as_str()).collect();
-            let problem = Problem { tensor: name.to_string(), file: files.join(", "), what: "is missing".into() };
-            problem.into()
-        })
+        self.entries.get(name).ok_or_else(|| self.missing(name).into())
+    }
+
+    /// The problem of a canonical tensor that no file holds.
+    pub(crate) fn missing(&self, name: &str) -> Problem {
+        let files: Vec<&str> = self.source.files.iter().map(|f| f.name.as_str()).collect();
+        let file = match files.as_slice() {
+            [file] => file.to_string(),
+            files => format!("any of {} files", files.len()),
+        };
+        Problem { tensor: name.to_string(), file, what: "is missing".into() }
+    }
+
+    /// Stored bytes of a canonical tensor, scales and biases included; 0 when there is none of that name.
+    pub(crate) fn stored_bytes(&self, name: &str) -> u64 {
+        let pieces = self.entries.get(name).map_or(&[][..], |e| &e.pieces);
+        let bytes = |piece: &Piece| {
+            let module = &self.modules[piece.module];
+            let rows = module::rows_cols(&module.shape).0.max(1) as u128;
+            (module.bytes(&self.source) as u128 * piece.rows.len() as u128 / rows) as u64
+        };
+        pieces.iter().map(bytes).sum()
+    }
+
+    pub(crate) fn file_summaries(&self) -> Vec<FileSummary> {
+        let summary = |(i, f): (usize, &SourceFile)| FileSummary {
+            name: f.name.clone(),
+            bytes: f.bytes.get().len() as u64,
+            tensors: self.source.tensors.iter().filter(|t| t.file == i).count(),
+        };
+        self.source.files.iter().enumerate().map(summary).collect()
+    }
+
+    /// Safetensors files beside those of the checkpoint.
+    pub(crate) fn unread_files(&self) -> Result<Vec<String>, WeightsError> {
+        let mut names = self.folder.names()?;
+        names.retain(|n| n.ends_with(".safetensors") && self.source.files.iter().all(|f| f.name != *n));
+        Ok(names)
     }
 
     /// A problem with a canonical tensor, under its stored name where it has one.

@@ -17,9 +17,12 @@ mod limits;
 mod mlx;
 mod module;
 mod names;
+mod report;
 pub mod safetensors;
 mod source;
+mod values;
 
 pub use checkpoint::{Checkpoint, Layout};
 pub use error::{Problem, WeightsError};
 pub use limits::{Limits, MAX_DIMENSIONS};
+pub use report::{Expected, FileSummary, Ignored, Kind, Read, Report, SchemeSummary};
