@@ -1,1 +1,22 @@
-//! martlet-engine
+//! From token ids to token ids: sequences, the step over many of them, sampling, and the thread that owns the device.
+//!
+//! [`Engine`] is the front: requests in, events out, from any thread. [`Runner`] is what its thread works with, and
+//! what tests use directly: one step over any rows of any sequences.
+
+mod admit;
+mod engine;
+mod events;
+mod mtp_check;
+mod pages;
+mod runner;
+mod sampling;
+mod schedule;
+mod sequence;
+
+pub use admit::{Refused, Request};
+pub use engine::{Engine, EngineOptions, Handle};
+pub use events::{EngineError, Event, Finish, Timings, TokenEvent};
+pub use martlet_device::sampling::SampleParams;
+pub use mtp_check::{MtpReport, check_mtp};
+pub use runner::{Capacity, DraftInput, Hidden, Runner, SeqInput, SeqState, StepError, Trace};
+pub use sampling::{ParamError, Sampling};

@@ -1,0 +1,105 @@
+//! Admission: a request becomes a sequence, or is refused with numbers before any work.
+
+use crate::sampling::{ParamError, Sampling};
+use martlet_device::sampling::SampleParams;
+
+/// One answer to one prompt.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    pub prompt: Vec<u32>,
+    pub sampling: Sampling,
+    /// Tokens that end the answer.
+    pub stop: Vec<u32>,
+    /// At most so many tokens; `None`: until a stop token or the end of the context.
+    pub max_tokens: Option<usize>,
+    /// (token, addend to its logit)
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Most probable tokens to report with each token; `None`: no log-probabilities.
+    pub logprobs: Option<usize>,
+}
+
+/// Why a request can not be served as it is.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refused {
+    #[error("the prompt is empty")]
+    Empty,
+    #[error(
+        "the prompt has {prompt} tokens; with max_tokens {max_tokens} it needs {}, and the context holds {context}. \
+         Shorten it, ask for fewer tokens, or start with a larger --context",
+        prompt + max_tokens
+    )]
+    TooLong { prompt: usize, max_tokens: usize, context: usize },
+    #[error("{place} has token {token}, but the model's vocabulary ends at {vocabulary}")]
+    Token { place: &'static str, token: u32, vocabulary: usize },
+    #[error("logit_bias of token {token} is {value}: it must be a number from -100 to 100, or -inf")]
+    Bias { token: u32, value: f32 },
+    #[error("logit_bias names token {token} twice")]
+    BiasTwice { token: u32 },
+    #[error("max_tokens is 0: ask for at least one token")]
+    NoTokens,
+    #[error(transparent)]
+    Param(#[from] ParamError),
+    #[error("the engine has stopped")]
+    Stopped,
+}
+
+impl Request {
+    /// Checks a request against what the engine holds.
+    pub(crate) fn check(&self, vocabulary: usize, context: usize) -> Result<SampleParams, Refused> {
+        let params = self.sampling.resolve()?;
+        if self.prompt.is_empty() {
+            return Err(Refused::Empty);
+        }
+        if self.max_tokens == Some(0) {
+            return Err(Refused::NoTokens);
+        }
+        let known = |place, token: u32| match (token as usize) < vocabulary {
+            true => Ok(()),
+            false => Err(Refused::Token { place, token, vocabulary }),
+        };
+        self.prompt.iter().try_for_each(|t| known("the prompt", *t))?;
+        for (i, &(token, value)) in self.logit_bias.iter().enumerate() {
+            known("logit_bias", token)?;
+            if !(value == f32::NEG_INFINITY || (-100.0..=100.0).contains(&value)) {
+                return Err(Refused::Bias { token, value });
+            }
+            if self.logit_bias[..i].iter().any(|(t, _)| *t == token) {
+                return Err(Refused::BiasTwice { token });
+            }
+        }
+        let max_tokens = self.max_tokens.unwrap_or(1);
+        if self.prompt.len().saturating_add(max_tokens) > context {
+            return Err(Refused::TooLong { prompt: self.prompt.len(), max_tokens, context });
+        }
+        Ok(params)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(r: Request) -> Result<SampleParams, Refused> {
+        r.check(100, 50)
+    }
+
+    #[test]
+    fn refusals_carry_both_numbers() {
+        let long = Request { prompt: vec![1; 45], max_tokens: Some(6), ..Default::default() };
+        let text = check(long.clone()).unwrap_err().to_string();
+        assert!(text.contains("45 tokens") && text.contains("needs 51") && text.contains("holds 50"), "{text}");
+        assert!(check(Request { max_tokens: Some(5), ..long.clone() }).is_ok());
+        assert!(check(Request { max_tokens: None, ..long.clone() }).is_ok());
+        assert!(matches!(check(Request { prompt: vec![1; 50], ..Default::default() }), Err(Refused::TooLong { .. })));
+        assert_eq!(check(Request::default()), Err(Refused::Empty));
+        assert!(matches!(
+            check(Request { prompt: vec![100], ..Default::default() }),
+            Err(Refused::Token { token: 100, vocabulary: 100, .. })
+        ));
+        let bias = |list: &[(u32, f32)]| {
+            check(Request { prompt: vec![1], logit_bias: list.to_vec(), ..Default::default() }).unwrap_err()
+        };
+        assert!(matches!(bias(&[(1, f32::NAN)]), Refused::Bias { .. }));
+        assert!(matches!(bias(&[(1, 1.0), (1, 2.0)]), Refused::BiasTwice { token: 1 }));
+    }
+}

@@ -1,0 +1,304 @@
+//! One step over many sequences: any number of rows of each.
+
+use crate::pages::Numbers;
+use martlet_device::sampling::{SampleRow, Sampled};
+use martlet_device::{Batch, Device, DeviceError, KvScheme, PAGE, Routes, SeqRows};
+use martlet_model::{Cache, ExpertProvider, MAX_DRAFTS, Model, ModelError, ModelSpec, Scratch};
+
+/// A model on a device, with the state of its sequences. Owned by one thread.
+pub struct Runner<D: Device> {
+    pub(crate) d: D,
+    pub(crate) model: Model<D>,
+    experts: Box<dyn ExpertProvider<D> + Send>,
+    cache: Cache<D>,
+    scratch: Scratch<D>,
+    /// The residual stream, [rows, hidden].
+    x: D::Buffer,
+    /// Hidden states for the draft head, [rows, hidden].
+    hidden: D::Buffer,
+    pages: Numbers,
+    slots: Numbers,
+    max_rows: usize,
+    max_outputs: usize,
+}
+
+/// What a sequence holds. Give it back with [`Runner::close`].
+#[derive(Debug)]
+pub struct SeqState {
+    pub(crate) pages: Vec<u32>,
+    slot: u32,
+    /// Rows computed and kept so far.
+    len: usize,
+    /// Rows after `len` that await [`Runner::commit`].
+    tentative: usize,
+}
+
+impl SeqState {
+    /// Tokens computed so far, tentative ones not counted.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// The rows of one sequence in a step.
+pub struct SeqInput<'a> {
+    pub seq: &'a mut SeqState,
+    pub tokens: &'a [u32],
+    /// How many of the last tokens are drafts, to be settled by [`Runner::commit`] before the next step.
+    pub tentative: usize,
+    /// How many of the last rows' logits are wanted.
+    pub outputs: usize,
+}
+
+/// The rows of one sequence in a step of the draft head.
+pub struct DraftInput<'a> {
+    pub seq: &'a SeqState,
+    /// Index of the first row: where its hidden state was computed.
+    pub start: usize,
+    /// The token after each row.
+    pub tokens: &'a [u32],
+    /// How many of the last rows' logits are wanted.
+    pub outputs: usize,
+}
+
+/// Where the draft head's hidden states come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hidden {
+    Step,
+    Drafted,
+}
+
+/// Called with (layer, residual stream [rows, hidden], choices of its router).
+pub type Trace<'a> = &'a mut dyn FnMut(usize, Vec<f32>, Option<Routes>);
+
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    #[error("no page is free: all {total} pages of {PAGE} tokens hold sequences")]
+    Pages { total: usize },
+    #[error("no sequence can be opened: all {total} are in use")]
+    Slots { total: usize },
+    #[error("a step of {rows} rows and {outputs} outputs: this engine was started for {max_rows} and {max_outputs}")]
+    Size { rows: usize, outputs: usize, max_rows: usize, max_outputs: usize },
+    #[error("drafts: {0}")]
+    Drafts(&'static str),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}
+
+impl From<DeviceError> for StepError {
+    fn from(e: DeviceError) -> Self {
+        StepError::Model(e.into())
+    }
+}
+
+/// How much a runner holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    pub kv: KvScheme,
+    /// Tokens over all sequences, rounded up to whole pages for each.
+    pub pages: usize,
+    pub sequences: usize,
+    /// Rows of one step, and how many of them may have logits.
+    pub rows: usize,
+    pub outputs: usize,
+}
+
+impl<D: Device> Runner<D> {
+    pub fn new(
+        d: D,
+        model: Model<D>,
+        experts: Box<dyn ExpertProvider<D> + Send>,
+        capacity: Capacity,
+    ) -> Result<Runner<D>, StepError> {
+        let Capacity { kv, pages, sequences, rows, outputs } = capacity;
+        Ok(Runner {
+            cache: Cache::new(&d, &model.spec, kv, pages, sequences)?,
+            scratch: Scratch::new(&d, &model.spec, rows, outputs)?,
+            x: d.buffer(rows, model.spec.hidden)?,
+            hidden: d.buffer(rows, model.spec.hidden)?,
+            pages: Numbers::new(pages),
+            slots: Numbers::new(sequences),
+            max_rows: rows,
+            max_outputs: outputs,
+            d,
+            model,
+            experts,
+        })
+    }
+
+    pub fn spec(&self) -> &ModelSpec {
+        &self.model.spec
+    }
+
+    pub fn device(&mut self) -> &mut D {
+        &mut self.d
+    }
+
+    /// The caches, for tests that look at states.
+    pub fn parts(&mut self) -> (&mut D, &mut Cache<D>) {
+        (&mut self.d, &mut self.cache)
+    }
+
+    pub fn max_rows(&self) -> usize {
+        self.max_rows
+    }
+
+    /// An empty sequence.
+    pub fn open(&mut self) -> Result<SeqState, StepError> {
+        let slot = self.slots.take().ok_or(StepError::Slots { total: self.slots.total() })?;
+        self.cache.clear(&mut self.d, slot);
+        Ok(SeqState { pages: Vec::new(), slot, len: 0, tentative: 0 })
+    }
+
+    /// Frees what a sequence holds.
+    pub fn close(&mut self, seq: SeqState) {
+        seq.pages.iter().for_each(|p| self.pages.give(*p));
+        self.slots.give(seq.slot);
+    }
+
+    /// Runs the rows of all inputs through the model. Logits of the wanted rows lie in the order of the inputs until the
+    /// next step: [`Runner::logits`], [`Runner::sample`].
+    pub fn step(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), StepError> {
+        self.traced_step(inputs, None)
+    }
+
+    /// A step that shows each layer: `trace(layer, residual stream after it, its router's choices)`. Layer by layer the
+    /// same work as [`Runner::step`], to compare with another implementation.
+    pub fn traced_step(&mut self, inputs: &mut [SeqInput<'_>], trace: Option<Trace<'_>>) -> Result<(), StepError> {
+        let batch = self.prepare(inputs)?;
+        let b = self.d.batch(&batch, self.model.spec.vocabulary)?;
+        self.model.embed(&mut self.d, &b, &mut self.x);
+        let Runner { d, model, cache, scratch, x, experts, .. } = self;
+        let layers = model.spec.layers.len();
+        match trace {
+            None => model.layers(d, 0..layers, x, &b, cache, scratch, experts.as_mut())?,
+            Some(trace) => {
+                for layer in 0..layers {
+                    model.layers(d, layer..layer + 1, x, &b, cache, scratch, experts.as_mut())?;
+                    let routed = model.spec.layers[layer].mlp.route().is_some();
+                    let routes = if routed { Some(d.read_routes(&scratch.routes, &b)?) } else { None };
+                    trace(layer, d.read(x, batch.rows())?, routes);
+                }
+            }
+        }
+        if !batch.outputs.is_empty() {
+            model.head(d, x, &b, scratch);
+        }
+        d.wait()?;
+        for input in inputs {
+            input.seq.len += input.tokens.len() - input.tentative;
+            input.seq.tentative = input.tentative;
+        }
+        Ok(())
+    }
+
+    /// Keeps the first `accepted` drafts of the latest step, and forgets the others.
+    pub fn commit(&mut self, seq: &mut SeqState, accepted: usize) -> Result<(), StepError> {
+        if accepted > seq.tentative {
+            return Err(StepError::Drafts("more were accepted than there are"));
+        }
+        self.cache.commit(&mut self.d, seq.slot, accepted);
+        seq.len += accepted;
+        seq.tentative = 0;
+        Ok(())
+    }
+
+    /// Runs the draft head; tokens are those that follow each row. With [`Hidden::Step`] the rows are those of the latest
+    /// step, with [`Hidden::Drafted`] the output rows of the latest draft, one after another (a deeper draft). Logits of
+    /// the wanted rows lie as after a step.
+    pub fn draft(&mut self, inputs: &[DraftInput<'_>], hidden: Hidden) -> Result<(), StepError> {
+        let batch = self.prepare_draft(inputs)?;
+        let vocabulary = self.model.spec.vocabulary;
+        let b = self.d.batch(&batch, vocabulary)?;
+        let all = self.d.batch(&Batch { outputs: (0..batch.rows() as u32).collect(), ..batch.clone() }, vocabulary)?;
+        let Runner { d, model, cache, scratch, x, experts, hidden: h, .. } = self;
+        let after_norm = model.mtp.as_ref().is_none_or(|m| m.convention.hidden_after_norm);
+        match hidden {
+            Hidden::Drafted => d.gather(&scratch.output, &all, h),
+            Hidden::Step if after_norm => model.final_norm(d, x, &b, h),
+            Hidden::Step => d.gather(x, &all, h),
+        }
+        model.draft(d, h, &b, cache, scratch, experts.as_mut())?;
+        d.wait()?;
+        Ok(())
+    }
+
+    /// The first `outputs` rows of logits of the latest step, [outputs, vocabulary].
+    pub fn logits(&mut self, outputs: usize) -> Result<Vec<f32>, StepError> {
+        Ok(self.d.read(&self.scratch.logits, outputs)?)
+    }
+
+    /// One token for each output row of the latest step.
+    pub fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>, StepError> {
+        Ok(self.d.sample(&self.scratch.logits, rows)?)
+    }
+
+    /// The batch of a step; takes the pages that it needs.
+    fn prepare(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<Batch, StepError> {
+        let mut batch = Batch::default();
+        for input in inputs.iter_mut() {
+            if input.tentative > input.tokens.len().min(MAX_DRAFTS) {
+                return Err(StepError::Drafts("more than there are tokens, or than a state can hold"));
+            }
+            if input.seq.tentative > 0 {
+                return Err(StepError::Drafts("those of the last step were not settled"));
+            }
+            self.take_pages(input.seq, input.seq.len + input.tokens.len())?;
+            let seq = &*input.seq;
+            add_rows(&mut batch, seq, seq.len, input.tokens, input.tentative, input.outputs);
+        }
+        self.finish(batch)
+    }
+
+    fn prepare_draft(&mut self, inputs: &[DraftInput<'_>]) -> Result<Batch, StepError> {
+        let mut batch = Batch::default();
+        for input in inputs {
+            if input.seq.pages.len() * PAGE < input.start + input.tokens.len() {
+                return Err(StepError::Drafts("they reach past the sequence's pages"));
+            }
+            add_rows(&mut batch, input.seq, input.start, input.tokens, 0, input.outputs);
+        }
+        self.finish(batch)
+    }
+
+    fn finish(&self, mut batch: Batch) -> Result<Batch, StepError> {
+        let (rows, outputs) = (batch.rows(), batch.outputs.len());
+        if rows > self.max_rows || outputs > self.max_outputs {
+            let (max_rows, max_outputs) = (self.max_rows, self.max_outputs);
+            return Err(StepError::Size { rows, outputs, max_rows, max_outputs });
+        }
+        let positions = batch.seqs.iter().flat_map(|s| (s.start..s.start + s.rows).map(|p| [p as u32; 3]));
+        batch.rope = self.model.spec.rope.table(positions);
+        Ok(batch)
+    }
+
+    /// Makes sure that `seq` has pages for `tokens` tokens.
+    fn take_pages(&mut self, seq: &mut SeqState, tokens: usize) -> Result<(), StepError> {
+        let needed = tokens.div_ceil(PAGE);
+        if needed > seq.pages.len() + self.pages.free() {
+            return Err(StepError::Pages { total: self.pages.total() });
+        }
+        while seq.pages.len() < needed {
+            seq.pages.extend(self.pages.take());
+        }
+        Ok(())
+    }
+}
+
+fn add_rows(batch: &mut Batch, seq: &SeqState, start: usize, tokens: &[u32], tentative: usize, outputs: usize) {
+    let first = batch.rows();
+    batch.tokens.extend(tokens);
+    let end = batch.rows();
+    batch.outputs.extend((end.saturating_sub(outputs).max(first)..end).map(|r| r as u32));
+    batch.seqs.push(SeqRows {
+        rows: tokens.len(),
+        start,
+        certain: tokens.len() - tentative,
+        pages: seq.pages.clone(),
+        state: seq.slot,
+    });
+}

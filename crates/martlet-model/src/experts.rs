@@ -1,0 +1,49 @@
+//! Where a layer's experts come from.
+
+use martlet_device::{Device, DeviceError};
+
+/// Makes the experts that a router chose available to the device. Layers are numbered as in the trunk; the draft head's
+/// layer is the one after the last.
+pub trait ExpertProvider<D: Device> {
+    /// Calls `run(device, experts, slots)` until every chosen expert of `layer` was in some call: `slots[e]` is where
+    /// expert e lies, [`martlet_device::NO_SLOT`] where it is not in this call. An expert is in one call at most, so
+    /// that a provider can let the device compute what is there while it reads what is not.
+    fn provide(
+        &mut self,
+        d: &mut D,
+        layer: usize,
+        routes: &D::Routes,
+        run: &mut dyn FnMut(&mut D, &D::Experts, &[u32]),
+    ) -> Result<(), DeviceError>;
+}
+
+/// All experts in memory: one call, no wait.
+pub struct Resident<D: Device> {
+    layers: Vec<Option<D::Experts>>,
+    /// The identity table, as long as the largest layer.
+    slots: Vec<u32>,
+}
+
+impl<D: Device> Resident<D> {
+    /// `layers[i]` holds expert e of layer i in slot e; `None` for a layer without experts.
+    pub fn new(layers: Vec<Option<D::Experts>>, experts: usize) -> Resident<D> {
+        Resident { layers, slots: (0..experts as u32).collect() }
+    }
+}
+
+impl<D: Device> ExpertProvider<D> for Resident<D> {
+    fn provide(
+        &mut self,
+        d: &mut D,
+        layer: usize,
+        _routes: &D::Routes,
+        run: &mut dyn FnMut(&mut D, &D::Experts, &[u32]),
+    ) -> Result<(), DeviceError> {
+        let experts = self.layers.get(layer).and_then(Option::as_ref).ok_or_else(|| DeviceError::Failed {
+            device: d.name(),
+            what: format!("layer {layer} has no experts loaded"),
+        })?;
+        run(d, experts, &self.slots);
+        Ok(())
+    }
+}

@@ -1,0 +1,46 @@
+//! Mixture of experts: a router's choice of experts, and one shared expert behind a sigmoid gate.
+
+use super::Mlp;
+use crate::forward::{Place, Scratch};
+use crate::{ExpertProvider, ModelError};
+use martlet_device::{Device, RouteSpec, Rows};
+
+pub struct Moe<D: Device> {
+    pub route: RouteSpec,
+    /// [experts, hidden], exact
+    pub router: D::Matrix,
+    /// [1, hidden], exact; its product lies behind the router's
+    pub shared_gate: D::Matrix,
+    pub shared: Mlp<D>,
+}
+
+impl<D: Device> Moe<D> {
+    /// x += sum of weight_k * expert_k(norm(x)) + sigmoid(shared_gate(norm(x))) * shared(norm(x))
+    pub fn forward(
+        &self,
+        d: &mut D,
+        norm: &D::Vector,
+        place: Place,
+        x: &mut D::Buffer,
+        b: &D::Batch,
+        s: &mut Scratch<D>,
+        provider: &mut dyn ExpertProvider<D>,
+    ) -> Result<(), ModelError> {
+        let gate_at = self.route.experts;
+        let routing = [(&self.router, 0), (&self.shared_gate, gate_at)];
+        d.norm_project(x, norm, place.eps, &routing, b, &mut s.normed, &mut s.router);
+        d.route(&s.router, self.route, b, &mut s.routes);
+
+        let shared = &self.shared;
+        d.project(&[(&shared.gate, 0), (&shared.up, shared.width)], &s.normed, b, &mut s.proj);
+        d.silu_mul(&s.proj, shared.width, b, &mut s.mixed);
+        d.matmul(&shared.down, &s.mixed, Rows::All, b, &mut s.tmp, 0);
+
+        let Scratch { normed, routes, chosen, .. } = s;
+        provider.provide(d, place.layer, routes, &mut |d, experts, slots| {
+            d.experts_forward(experts, slots, normed, routes, b, chosen);
+        })?;
+        d.combine(&s.chosen, &s.routes, &s.tmp, &s.router, gate_at, b, x);
+        Ok(())
+    }
+}

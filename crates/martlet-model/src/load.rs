@@ -1,0 +1,171 @@
+//! From a checkpoint to a device.
+
+use crate::forward::Model;
+use crate::layers::{Attention, GatedDelta, Layer, Mixer, Mlp, MlpOrMoe, Moe};
+use crate::mtp::{Mtp, MtpConvention};
+use crate::names::{expected_tensors, ignored_tensors};
+use crate::spec::{LayerSpec, MixerSpec, MlpSpec, ModelSpec};
+use crate::{ModelError, Resident, read_config};
+use martlet_device::{Device, ExpertShape};
+use martlet_weights::{Checkpoint, Report};
+
+/// Progress of a load: (tensors done, tensors in all).
+pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
+
+impl<D: Device> Model<D> {
+    /// Checks that the checkpoint holds exactly what its config needs.
+    pub fn check(checkpoint: &Checkpoint) -> Result<(ModelSpec, Report), ModelError> {
+        let spec = read_config(checkpoint.config())?;
+        let report =
+            checkpoint.check(&expected_tensors(&spec, checkpoint.has("mtp.fc.weight")), &ignored_tensors(&spec))?;
+        Ok((spec, report))
+    }
+
+    /// Checks the checkpoint and takes all its weights to the device, experts included. The draft head is loaded where
+    /// the checkpoint has one.
+    pub fn load(d: &D, checkpoint: &Checkpoint, progress: Progress<'_>) -> Result<(Model<D>, Resident<D>), ModelError> {
+        let (spec, _) = Self::check(checkpoint)?;
+        let has_mtp = checkpoint.has("mtp.fc.weight");
+        let total = expected_tensors(&spec, has_mtp).len();
+        let mut loader = Loader { d, checkpoint, hidden: spec.hidden, experts: Vec::new(), done: 0, total, progress };
+        let embed = loader.matrix("embed_tokens.weight", false)?;
+        let layers = spec
+            .layers
+            .iter()
+            .enumerate()
+            .map(|(i, l)| loader.layer(&format!("layers.{i}."), l))
+            .collect::<Result<_, _>>()?;
+        let norm = loader.vector("norm.weight")?;
+        let head = if spec.tied { None } else { Some(loader.matrix("lm_head.weight", false)?) };
+        let mtp = if has_mtp { Some(loader.mtp(&spec)?) } else { None };
+        let most = spec.all_layers().filter_map(|l| l.mlp.route()).map(|r| r.experts).max().unwrap_or(0);
+        let resident = Resident::new(loader.experts, most);
+        Ok((Model { spec, embed, layers, norm, head, mtp }, resident))
+    }
+}
+
+struct Loader<'a, D: Device> {
+    d: &'a D,
+    checkpoint: &'a Checkpoint,
+    hidden: usize,
+    /// Experts of each layer so far.
+    experts: Vec<Option<D::Experts>>,
+    done: usize,
+    total: usize,
+    progress: Progress<'a>,
+}
+
+impl<D: Device> Loader<'_, D> {
+    fn step(&mut self, tensors: usize) {
+        self.done += tensors;
+        (self.progress)(self.done, self.total);
+    }
+
+    fn matrix(&mut self, name: &str, exact: bool) -> Result<D::Matrix, ModelError> {
+        let matrix = self.d.matrix(&self.checkpoint.matrix(name)?, exact)?;
+        self.step(1);
+        Ok(matrix)
+    }
+
+    fn vector(&mut self, name: &str) -> Result<D::Vector, ModelError> {
+        let vector = self.d.vector(&self.checkpoint.vector(name)?)?;
+        self.step(1);
+        Ok(vector)
+    }
+
+    fn layer(&mut self, prefix: &str, spec: &LayerSpec) -> Result<Layer<D>, ModelError> {
+        Ok(Layer {
+            mixer_norm: self.vector(&format!("{prefix}input_layernorm.weight"))?,
+            mixer: match spec.mixer {
+                MixerSpec::Attention(_) => Mixer::Attention(self.attention(&format!("{prefix}self_attn."), spec)?),
+                MixerSpec::GatedDelta(_) => Mixer::GatedDelta(self.delta(&format!("{prefix}linear_attn."), spec)?),
+            },
+            mlp_norm: self.vector(&format!("{prefix}post_attention_layernorm.weight"))?,
+            mlp: self.mlp_or_moe(&format!("{prefix}mlp."), spec.mlp)?,
+        })
+    }
+
+    fn attention(&mut self, prefix: &str, layer: &LayerSpec) -> Result<Attention<D>, ModelError> {
+        let MixerSpec::Attention(spec) = layer.mixer else { unreachable!("asked for an attention layer") };
+        let name = |part: &str| format!("{prefix}{part}.weight");
+        Ok(Attention {
+            spec,
+            q: self.matrix(&name("q_proj"), false)?,
+            k: self.matrix(&name("k_proj"), false)?,
+            v: self.matrix(&name("v_proj"), false)?,
+            o: self.matrix(&name("o_proj"), false)?,
+            q_norm: self.vector(&name("q_norm"))?,
+            k_norm: self.vector(&name("k_norm"))?,
+        })
+    }
+
+    fn delta(&mut self, prefix: &str, layer: &LayerSpec) -> Result<GatedDelta<D>, ModelError> {
+        let MixerSpec::GatedDelta(spec) = layer.mixer else { unreachable!("asked for a linear layer") };
+        let name = |part: &str| format!("{prefix}{part}.weight");
+        Ok(GatedDelta {
+            spec,
+            qkv: self.matrix(&name("in_proj_qkv"), false)?,
+            z: self.matrix(&name("in_proj_z"), false)?,
+            a: self.matrix(&name("in_proj_a"), true)?,
+            b: self.matrix(&name("in_proj_b"), true)?,
+            conv: self.vector(&name("conv1d"))?,
+            a_log: self.vector(&format!("{prefix}A_log"))?,
+            dt_bias: self.vector(&format!("{prefix}dt_bias"))?,
+            norm: self.vector(&name("norm"))?,
+            out: self.matrix(&name("out_proj"), false)?,
+        })
+    }
+
+    fn mlp_or_moe(&mut self, prefix: &str, spec: MlpSpec) -> Result<MlpOrMoe<D>, ModelError> {
+        Ok(match spec {
+            MlpSpec::Dense { width } => {
+                self.experts.push(None);
+                MlpOrMoe::Mlp(self.mlp(prefix, width)?)
+            }
+            MlpSpec::Experts { route, width, shared } => {
+                let experts = self.stack(prefix, route.experts, ExpertShape { hidden: self.hidden, width })?;
+                self.experts.push(Some(experts));
+                MlpOrMoe::Moe(Moe {
+                    route,
+                    router: self.matrix(&format!("{prefix}gate.weight"), true)?,
+                    shared_gate: self.matrix(&format!("{prefix}shared_expert_gate.weight"), true)?,
+                    shared: self.mlp(&format!("{prefix}shared_expert."), shared)?,
+                })
+            }
+        })
+    }
+
+    fn mlp(&mut self, prefix: &str, width: usize) -> Result<Mlp<D>, ModelError> {
+        Ok(Mlp {
+            width,
+            gate: self.matrix(&format!("{prefix}gate_proj.weight"), false)?,
+            up: self.matrix(&format!("{prefix}up_proj.weight"), false)?,
+            down: self.matrix(&format!("{prefix}down_proj.weight"), false)?,
+        })
+    }
+
+    fn stack(&mut self, prefix: &str, count: usize, shape: ExpertShape) -> Result<D::Experts, ModelError> {
+        let stack = |part: &str| self.checkpoint.matrix(&format!("{prefix}experts.{part}_proj.weight"));
+        let (gate, up, down) = (stack("gate")?, stack("up")?, stack("down")?);
+        let (width, hidden) = (shape.width, shape.hidden);
+        let mut experts = self.d.experts(shape, count)?;
+        for e in 0..count {
+            let wide = e * width..(e + 1) * width;
+            let back = down.slice(e * hidden..(e + 1) * hidden);
+            self.d.load_expert(&mut experts, e, &gate.slice(wide.clone()), &up.slice(wide), &back)?;
+        }
+        self.step(3);
+        Ok(experts)
+    }
+
+    fn mtp(&mut self, spec: &ModelSpec) -> Result<Mtp<D>, ModelError> {
+        Ok(Mtp {
+            fc: self.matrix("mtp.fc.weight", false)?,
+            norm_embedding: self.vector("mtp.pre_fc_norm_embedding.weight")?,
+            norm_hidden: self.vector("mtp.pre_fc_norm_hidden.weight")?,
+            layer: self.layer("mtp.layers.0.", &spec.mtp)?,
+            norm: self.vector("mtp.norm.weight")?,
+            convention: MtpConvention::default(),
+        })
+    }
+}
