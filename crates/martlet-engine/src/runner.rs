@@ -42,6 +42,16 @@ impl SeqState {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+
+    /// Its pages, in order.
+    pub fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// Its slot in the recurrent layers.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
 }
 
 /// The rows of one sequence in a step.

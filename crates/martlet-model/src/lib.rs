@@ -18,7 +18,7 @@ mod rope;
 mod spec;
 
 pub use arch::{ARCHITECTURES, read_config};
-pub use cache::Cache;
+pub use cache::{Cache, LayerCache};
 pub use error::ModelError;
 pub use experts::{ExpertProvider, Resident};
 pub use forward::{Model, Scratch};
