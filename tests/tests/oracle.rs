@@ -44,7 +44,7 @@ fn check_all(name: &str) {
     close(name, "logits", &runner.logits(ids.len()).unwrap(), &expected.f32("logits"), TOLERANCE);
     check_routes(name, &runner, &trace, &expected);
     check_states(name, &mut runner, &seq, ids.len(), &expected);
-    check_mtp(name, &mut runner, &seq, &ids, &expected);
+    check_mtp(name, &mut runner, &mut seq, &ids, &expected);
     runner.close(seq);
     check_greedy(name, &mut runner, &ids, &expected, TOLERANCE);
 }
@@ -76,7 +76,8 @@ fn check_states<D: Device>(name: &str, runner: &mut Runner<D>, seq: &SeqState, l
                 // The oracle keeps four inputs, channels first; ours the last three, oldest first.
                 let theirs = expected.f32(&format!("cache.{i}.conv"));
                 let channels = theirs.len() / 4;
-                let theirs: Vec<f32> = (1..4).flat_map(|t| (0..channels).map(move |c| (c, t))).map(|(c, t)| theirs[4 * c + t]).collect();
+                let theirs: Vec<f32> =
+                    (1..4).flat_map(|t| (0..channels).map(move |c| (c, t))).map(|(c, t)| theirs[4 * c + t]).collect();
                 close(name, &format!("convolution {i}"), &conv, &theirs, TOLERANCE);
                 close(name, &format!("state {i}"), &recurrent, &expected.f32(&format!("cache.{i}.state")), TOLERANCE);
             }
@@ -85,16 +86,16 @@ fn check_states<D: Device>(name: &str, runner: &mut Runner<D>, seq: &SeqState, l
 }
 
 /// Draft logits over the prompt, then a greedy chain from its last position.
-fn check_mtp<D: Device>(name: &str, runner: &mut Runner<D>, seq: &SeqState, ids: &[u32], expected: &Expected) {
+fn check_mtp<D: Device>(name: &str, runner: &mut Runner<D>, seq: &mut SeqState, ids: &[u32], expected: &Expected) {
     let vocabulary = runner.spec().vocabulary;
     let mut tokens = ids[1..].to_vec();
     tokens.push(expected.ids("greedy_tokens")[0]);
-    runner.draft(&[DraftInput { seq, start: 0, tokens: &tokens, outputs: ids.len() }], Hidden::Step).unwrap();
+    runner.draft(&mut [DraftInput { seq, start: 0, tokens: &tokens, outputs: ids.len() }], Hidden::Step).unwrap();
     let logits = runner.logits(ids.len()).unwrap();
     close(name, "draft logits", &logits, &expected.f32("mtp.logits"), TOLERANCE);
 
     // Once more for the last row alone as output: its state feeds the chain.
-    runner.draft(&[DraftInput { seq, start: 0, tokens: &tokens, outputs: 1 }], Hidden::Step).unwrap();
+    runner.draft(&mut [DraftInput { seq, start: 0, tokens: &tokens, outputs: 1 }], Hidden::Step).unwrap();
     let (mut drafts, mut rows) = (Vec::new(), Vec::new());
     for depth in 0..3 {
         let row = runner.logits(1).unwrap();
@@ -103,7 +104,7 @@ fn check_mtp<D: Device>(name: &str, runner: &mut Runner<D>, seq: &SeqState, ids:
         if depth < 2 {
             let next = [drafts[depth]];
             let start = ids.len() + depth;
-            runner.draft(&[DraftInput { seq, start, tokens: &next, outputs: 1 }], Hidden::Drafted).unwrap();
+            runner.draft(&mut [DraftInput { seq, start, tokens: &next, outputs: 1 }], Hidden::Drafted).unwrap();
         }
     }
     assert_eq!(drafts, expected.ids("mtp.draft_tokens"), "{name}: drafts");

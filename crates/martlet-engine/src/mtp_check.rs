@@ -75,8 +75,8 @@ fn count_accepted<D: Device>(runner: &mut Runner<D>, text: &[u32], from: usize) 
         // Row t drafts token t + 2 from token t + 1.
         for t in 0..text.len() - 2 {
             runner.step(&mut [SeqInput { seq: &mut seq, tokens: &text[t..t + 1], tentative: 0, outputs: 0 }])?;
-            let next = DraftInput { seq: &seq, start: t, tokens: &text[t + 1..t + 2], outputs: 1 };
-            runner.draft(&[next], Hidden::Step)?;
+            let next = DraftInput { seq: &mut seq, start: t, tokens: &text[t + 1..t + 2], outputs: 1 };
+            runner.draft(&mut [next], Hidden::Step)?;
             if t + 2 > from && argmax(&runner.logits(1)?) == text[t + 2] {
                 accepted += 1;
             }

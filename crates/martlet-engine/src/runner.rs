@@ -66,7 +66,7 @@ pub struct SeqInput<'a> {
 
 /// The rows of one sequence in a step of the draft head.
 pub struct DraftInput<'a> {
-    pub seq: &'a SeqState,
+    pub seq: &'a mut SeqState,
     /// Index of the first row: where its hidden state was computed.
     pub start: usize,
     /// The token after each row.
@@ -220,7 +220,7 @@ impl<D: Device> Runner<D> {
     /// Runs the draft head; tokens are those that follow each row. With [`Hidden::Step`] the rows are those of the latest
     /// step, with [`Hidden::Drafted`] the output rows of the latest draft, one after another (a deeper draft). Logits of
     /// the wanted rows lie as after a step.
-    pub fn draft(&mut self, inputs: &[DraftInput<'_>], hidden: Hidden) -> Result<(), StepError> {
+    pub fn draft(&mut self, inputs: &mut [DraftInput<'_>], hidden: Hidden) -> Result<(), StepError> {
         let batch = self.prepare_draft(inputs)?;
         let vocabulary = self.model.spec.vocabulary;
         let b = self.d.batch(&batch, vocabulary)?;
@@ -264,12 +264,10 @@ impl<D: Device> Runner<D> {
         self.finish(batch)
     }
 
-    fn prepare_draft(&mut self, inputs: &[DraftInput<'_>]) -> Result<Batch, StepError> {
+    fn prepare_draft(&mut self, inputs: &mut [DraftInput<'_>]) -> Result<Batch, StepError> {
         let mut batch = Batch::default();
         for input in inputs {
-            if input.seq.pages.len() * PAGE < input.start + input.tokens.len() {
-                return Err(StepError::Drafts("they reach past the sequence's pages"));
-            }
+            self.take_pages(input.seq, input.start + input.tokens.len())?;
             add_rows(&mut batch, input.seq, input.start, input.tokens, 0, input.outputs);
         }
         self.finish(batch)
