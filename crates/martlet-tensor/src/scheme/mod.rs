@@ -1,7 +1,7 @@
 //! Quantisation schemes: how the bytes of one row become numbers.
 //!
 //! Every scheme quantises along the input dimension (K) of a matrix [out, in], so rows can be cut, joined and
-//! reordered without touching a code. One file per scheme; each holds the bytes per group and a scalar decoder.
+//! reordered without touching a code. One file per scheme; each holds the bytes per group, a scalar decoder and an encoder.
 
 pub mod affine;
 pub mod fp;
@@ -125,10 +125,7 @@ impl std::fmt::Display for Scheme {
 /// Widens one row to f32; `out` holds as many values as the row has columns.
 pub fn dequantise(row: &Row<'_>, out: &mut [f32]) {
     match row.scheme {
-        Scheme::Dense(float) => out
-            .iter_mut()
-            .enumerate()
-            .for_each(|(k, y)| *y = float.get(row.codes, k)),
+        Scheme::Dense(float) => out.iter_mut().enumerate().for_each(|(k, y)| *y = float.get(row.codes, k)),
         Scheme::Affine { bits, group, scale } => affine::dequantise(row, bits, group as usize, scale, out),
         Scheme::Fp8Block { scale } => {
             for (k, y) in out.iter_mut().enumerate() {
@@ -151,4 +148,38 @@ pub fn dequantise(row: &Row<'_>, out: &mut [f32]) {
             }
         }
     }
+}
+
+/// Encoded rows, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoded {
+    pub codes: Vec<u8>,
+    pub scales: Vec<u8>,
+    pub biases: Vec<u8>,
+}
+
+/// Appends one row of finite values to `out`. The row must fit the scheme ([`Scheme::fits`]).
+///
+/// Deterministic, and the same on every machine. [`Scheme::Fp8Block`] has scales of whole blocks of rows and is not
+/// encoded: its rows stay away.
+pub fn encode(scheme: Scheme, row: &[f32], out: &mut Encoded) {
+    match scheme {
+        Scheme::Dense(float) => row.iter().for_each(|&v| float.put(v, &mut out.codes)),
+        Scheme::Affine { bits, group, scale } => affine::encode(row, bits, group as usize, scale, out),
+        Scheme::Mxfp4 => fp::encode_mx(row, 4, out),
+        Scheme::Mxfp8 => fp::encode_mx(row, 8, out),
+        Scheme::Nvfp4 => fp::encode_nvfp4(row, out),
+        Scheme::Fp8Block { .. } => {}
+    }
+}
+
+/// Values with the shape of trained weights: many small ones and a few large ones.
+#[cfg(test)]
+pub(crate) fn test_values(n: usize) -> Vec<f32> {
+    let mut seed = 1u64;
+    let mut uniform = || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+    };
+    (0..n).map(|_| (uniform() + uniform() + uniform() + uniform()) * 0.1 + 0.002).collect()
 }
