@@ -8,6 +8,7 @@
 
 mod python;
 mod source;
+mod text;
 mod time;
 
 use std::io;
@@ -15,12 +16,11 @@ use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value as Json};
 
 use crate::conversation::{Conversation, Message};
-use python::{JsonOptions, from_json, is_space, to_str};
+use python::{JsonOptions, from_json, to_str};
 
 /// What a template may cost.
 #[derive(Clone, Copy, Debug)]
@@ -91,10 +91,11 @@ impl ChatTemplate {
         environment.set_syntax(syntax());
         environment.set_fuel(Some(limits.fuel));
         environment.set_formatter(|out, _, value| Ok(out.write_str(&to_str(value))?));
-        environment.set_unknown_method_callback(method);
+        environment.set_unknown_method_callback(text::method);
         environment.add_filter("tojson", to_json);
         environment.add_filter("string", |value: &Value| to_str(value));
-        environment.add_filter("trim", trim);
+        environment.add_filter("trim", text::trim);
+        environment.add_filter("indent", text::indent);
         environment.add_test("sequence", is_sequence);
         environment.add_test("iterable", is_iterable);
         environment.add_function("raise_exception", raise_exception);
@@ -211,7 +212,7 @@ fn to_json(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Er
     };
     let options = JsonOptions {
         ensure_ascii: option(0, "ensure_ascii")?.is_some_and(|v| v.is_true()),
-        indent: option(1, "indent")?.map(|v| indent_text(&v)).transpose()?,
+        indent: option(1, "indent")?.map(|v| text::indentation(&v)).transpose()?,
         separators: option(2, "separators")?.map(|v| separator_texts(&v)).transpose()?,
         sort_keys: option(3, "sort_keys")?.is_some_and(|v| v.is_true()),
     };
@@ -219,59 +220,11 @@ fn to_json(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Er
     python::to_json(value, &options).map(Value::from)
 }
 
-fn indent_text(indent: &Value) -> Result<String, Error> {
-    const WIDEST: i64 = 64;
-    match (indent.as_str(), indent.as_i64()) {
-        (Some(text), _) => Ok(text.to_string()),
-        (_, Some(width)) if width <= WIDEST => Ok(" ".repeat(width.max(0) as usize)),
-        _ => Err(Error::new(ErrorKind::InvalidOperation, "tojson: indent must be a string or a number up to 64")),
-    }
-}
-
 fn separator_texts(pair: &Value) -> Result<(String, String), Error> {
     let texts: Vec<Value> = pair.try_iter()?.collect();
     match texts.as_slice() {
         [item, key] => Ok((to_str(item), to_str(key))),
         _ => Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators must be a pair")),
-    }
-}
-
-fn trim(value: &Value, chars: Option<&str>) -> String {
-    let text = to_str(value);
-    strip(&text, chars, true, true).to_string()
-}
-
-/// Python's `strip` family; without `chars` it takes away Python's white space.
-fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
-    let unwanted = |c: char| chars.map_or_else(|| is_space(c), |set| set.contains(c));
-    let text = if left { text.trim_start_matches(unwanted) } else { text };
-    if right { text.trim_end_matches(unwanted) } else { text }
-}
-
-/// Methods of strings, dicts and lists. Those that depend on what Python calls white space are ours.
-fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    let Some(text) = value.as_str() else {
-        return unknown_method_callback(state, value, name, args);
-    };
-    let chars = || -> Result<Option<&str>, Error> {
-        match args {
-            [] => Ok(None),
-            [arg] if arg.is_none() => Ok(None),
-            [arg] if arg.as_str().is_some() => Ok(arg.as_str()),
-            _ => Err(Error::new(ErrorKind::InvalidOperation, format!("{name} takes one string at most"))),
-        }
-    };
-    match name {
-        "strip" => Ok(strip(text, chars()?, true, true).into()),
-        "lstrip" => Ok(strip(text, chars()?, true, false).into()),
-        "rstrip" => Ok(strip(text, chars()?, false, true).into()),
-        "removeprefix" => Ok(text.strip_prefix(chars()?.unwrap_or_default()).unwrap_or(text).into()),
-        "removesuffix" => Ok(text.strip_suffix(chars()?.unwrap_or_default()).unwrap_or(text).into()),
-        "isspace" => Ok((!text.is_empty() && text.chars().all(is_space)).into()),
-        "split" if args.is_empty() => {
-            Ok(text.split(is_space).filter(|piece| !piece.is_empty()).map(Value::from).collect())
-        }
-        _ => unknown_method_callback(state, value, name, args),
     }
 }
 

@@ -319,11 +319,6 @@ fn json_key(key: &Value) -> Result<String, Error> {
     }
 }
 
-/// Python's `str.isspace`: Unicode white space and the four ASCII information separators.
-pub(super) fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
