@@ -52,7 +52,14 @@ pub fn run<D: Device>(
     while tokens.len() < prompt.len() + steps {
         let rows = chunk.min(tokens.len() - at);
         let outputs = if at + rows == tokens.len() { rows.min(KEPT) } else { 0 };
-        let noise: Vec<Vec<u32>> = (0..others).map(|i| rng.ids(1 + (i + at) % 3, vocabulary)).collect();
+        // The others come and go: rows in some steps, a fresh start when they get long.
+        for other in crowd.iter_mut().filter(|o| o.len() > 400) {
+            let fresh = runner.open().unwrap();
+            runner.close(std::mem::replace(other, fresh));
+        }
+        let joins = at % 5 == 0 || rows > 1;
+        let noise: Vec<Vec<u32>> =
+            (0..others * joins as usize).map(|i| rng.ids(1 + (i + at) % 3, vocabulary)).collect();
         // Half of the others before it, half behind.
         let mut inputs = Vec::new();
         let (before, behind) = crowd.split_at_mut(others / 2);
@@ -60,7 +67,7 @@ pub fn run<D: Device>(
             inputs.push(SeqInput { seq, tokens, tentative: 0, outputs: 0 });
         }
         inputs.push(SeqInput { seq: &mut seq, tokens: &tokens[at..at + rows], tentative: 0, outputs });
-        for (seq, tokens) in behind.iter_mut().zip(&noise[others / 2..]) {
+        for (seq, tokens) in behind.iter_mut().zip(noise.iter().skip(others / 2)) {
             inputs.push(SeqInput { seq, tokens, tentative: 0, outputs: 0 });
         }
         runner.step(&mut inputs).unwrap();
@@ -85,4 +92,30 @@ fn counts(prompt: &[u32], answer: &[u32]) -> Vec<(u32, u32, u32)> {
     prompt.iter().for_each(|t| seen.entry(*t).or_default().0 += 1);
     answer.iter().for_each(|t| seen.entry(*t).or_default().1 += 1);
     seen.into_iter().map(|(t, (p, a))| (t, p, a)).collect()
+}
+
+/// Every grouping of one prompt of `prompt` tokens gives the same bits: chunks of 1, 7, 64, 100 and all at once (as far
+/// as `make`'s runner steps so many rows), alone and among five others, greedy and sampled.
+pub fn identities<D: Device>(make: impl Fn() -> Runner<D>, prompt: usize) {
+    const STEPS: usize = 12;
+    let mut runner = make();
+    let ids = Rng(prompt as u64).ids(prompt, runner.spec().vocabulary);
+    let most = runner.max_rows();
+    let plain = [greedy(), sampled(7)].map(|p| run(&mut runner, &ids, 64, STEPS, &p, 0));
+    assert_ne!(plain[0].tokens, plain[1].tokens, "sampling at 0.8 from random weights strays from the best token");
+    for chunk in [1, 7, 64, 100, prompt] {
+        let chunk = chunk.min(most - 15);
+        for others in [0, 5] {
+            if (chunk, others) == (64, 0) {
+                continue;
+            }
+            // The other kind of sampling does not touch the logits of the prompt: one each is enough.
+            let kind = usize::from(others > 0);
+            let params = [greedy(), sampled(7)][kind].clone();
+            let other = run(&mut runner, &ids, chunk, STEPS, &params, others);
+            assert!(other == plain[kind], "prompt of {prompt} in chunks of {chunk} among {others} others: other bits");
+        }
+    }
+    let again = run(&mut make(), &ids, 64, STEPS, &greedy(), 0);
+    assert!(again == plain[0], "a second run gives other bits");
 }
