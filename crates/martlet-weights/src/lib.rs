@@ -17,6 +17,7 @@ mod limits;
 mod mlx;
 mod module;
 mod names;
+pub mod quantise;
 mod report;
 pub mod safetensors;
 mod source;

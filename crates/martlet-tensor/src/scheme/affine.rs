@@ -60,9 +60,9 @@ impl Fit {
             return best;
         }
         let step = (high - low) / top;
-        for i in 0..5 {
-            for j in 0..5 {
-                let (a, b) = (low + i as f32 * 0.25 * step, high - j as f32 * 0.25 * step);
+        for i in 0..4 {
+            for j in 0..4 {
+                let (a, b) = (low + i as f32 * 0.3 * step, high - j as f32 * 0.3 * step);
                 best = best.better(Fit::centred(values, float.round((b - a) / top), (a + b) * 0.5, top, float));
             }
         }
@@ -97,7 +97,8 @@ impl Fit {
     fn measure(values: &[f32], scale: f32, bias: f32, top: f32) -> Fit {
         let inverse = inverse(scale);
         let mut sums = [0.0f32; 8];
-        for eight in values.chunks(8) {
+        // Groups are multiples of 32.
+        for eight in values.as_chunks::<8>().0 {
             for (sum, &v) in sums.iter_mut().zip(eight) {
                 let error = v - (scale * nearest(v, inverse, bias, top) + bias);
                 *sum += error * error;
@@ -110,7 +111,7 @@ impl Fit {
     fn refine(&self, values: &[f32], top: f32, float: Float) -> Fit {
         let (n, inverse) = (values.len() as f32, self.inverse());
         let (mut c, mut cc, mut cv, mut v) = ([0.0f32; 8], [0.0f32; 8], [0.0f32; 8], [0.0f32; 8]);
-        for eight in values.chunks(8) {
+        for eight in values.as_chunks::<8>().0 {
             for (i, &value) in eight.iter().enumerate() {
                 let code = nearest(value, inverse, self.bias, top);
                 c[i] += code;

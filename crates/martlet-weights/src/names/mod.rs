@@ -2,7 +2,7 @@
 //! before `embed_tokens`, `layers`, `norm` and `visual`. One table for each format.
 
 mod hf;
-mod mlx;
+pub(crate) mod mlx;
 pub(crate) mod next;
 
 use serde_json::Value;

@@ -61,6 +61,25 @@ impl Heads {
         (qkv, each(q + k + v, z).collect())
     }
 
+    /// in_proj_qkvz as rows of in_proj_qkv and in_proj_z, which bear the names given.
+    pub fn join_qkvz(&self, qkv: &str, z: &str) -> Vec<(String, Range<usize>)> {
+        let [q, k, v, _] = self.widths();
+        let (keys, values) = (self.keys * q, self.keys * (q + k));
+        let each = |h: usize| {
+            let part =
+                |name: &str, start: usize, width: usize| (name.to_string(), start + h * width..start + (h + 1) * width);
+            [part(qkv, 0, q), part(qkv, keys, k), part(qkv, values, v), part(z, 0, v)]
+        };
+        (0..self.keys).flat_map(each).collect()
+    }
+
+    /// in_proj_ba as rows of in_proj_b and in_proj_a.
+    pub fn join_ba(&self, b: &str, a: &str) -> Vec<(String, Range<usize>)> {
+        let r = self.values / self.keys;
+        let each = |h: usize| [b, a].map(|name| (name.to_string(), h * r..(h + 1) * r));
+        (0..self.keys).flat_map(each).collect()
+    }
+
     /// Rows of in_proj_ba.
     pub fn ba_rows(&self) -> usize {
         2 * self.values

@@ -1,0 +1,207 @@
+//! Planned tensors into files: a folder that appears when it is whole, or memory.
+
+use super::encode::encode;
+use super::plan::{How, Plan, Shard};
+use super::{Progress, Summary};
+use crate::checkpoint::Checkpoint;
+use crate::error::WeightsError;
+use crate::index::INDEX_FILE;
+use crate::safetensors;
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Where files go.
+pub(super) enum Output<'a> {
+    Folder(&'a Path),
+    Memory(&'a mut Vec<(String, Vec<u8>)>),
+}
+
+/// A file being written.
+enum Writer {
+    File(BufWriter<File>, PathBuf),
+    Memory(String, Vec<u8>),
+}
+
+impl Output<'_> {
+    fn create(&self, name: &str) -> Result<Writer, WeightsError> {
+        match self {
+            Output::Folder(dir) => {
+                let path = dir.join(name);
+                let file = File::create(&path).map_err(|e| WeightsError::file(path.display().to_string(), e))?;
+                Ok(Writer::File(BufWriter::with_capacity(1 << 20, file), path))
+            }
+            Output::Memory(_) => Ok(Writer::Memory(name.to_string(), Vec::new())),
+        }
+    }
+
+    fn finish(&mut self, writer: Writer) -> Result<(), WeightsError> {
+        match (writer, self) {
+            (Writer::File(buffer, path), _) => {
+                let flushed = buffer.into_inner().map_err(|e| e.into_error());
+                let synced = flushed.and_then(|file| file.sync_all());
+                synced.map_err(|e| WeightsError::file(path.display().to_string(), e))
+            }
+            (Writer::Memory(name, bytes), Output::Memory(files)) => {
+                files.push((name, bytes));
+                Ok(())
+            }
+            (Writer::Memory(name, _), Output::Folder(_)) => {
+                Err(WeightsError::file(name, "was written to memory, but a folder was asked for"))
+            }
+        }
+    }
+
+    fn file(&mut self, name: &str, bytes: &[u8]) -> Result<(), WeightsError> {
+        let mut writer = self.create(name)?;
+        writer.put(bytes)?;
+        self.finish(writer)
+    }
+}
+
+impl Writer {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
+        match self {
+            Writer::File(file, path) => {
+                file.write_all(bytes).map_err(|e| WeightsError::file(path.display().to_string(), e))
+            }
+            Writer::Memory(_, buffer) => {
+                buffer.extend(bytes);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Writes all files of the plan.
+pub(super) fn write(
+    src: &Checkpoint,
+    plan: &Plan,
+    output: &mut Output<'_>,
+    progress: Progress<'_>,
+) -> Result<Summary, WeightsError> {
+    let mut summary = Summary { source_bytes: src.file_bytes(), unfit: plan.unfit.clone(), ..Summary::default() };
+    let total = plan.weights();
+    for shard in &plan.shards {
+        write_shard(src, shard, output, &mut summary, total, progress)?;
+        summary.files.push(shard.name.clone());
+    }
+    let mut texts = vec![(INDEX_FILE.to_string(), pretty(&index(plan))), config(plan)];
+    for name in beside(src)? {
+        if let Some(bytes) = src.text_file(&name)? {
+            texts.push((name, bytes));
+        }
+    }
+    for (name, bytes) in texts {
+        output.file(&name, &bytes)?;
+        summary.files.push(name);
+    }
+    Ok(summary)
+}
+
+fn write_shard(
+    src: &Checkpoint,
+    shard: &Shard,
+    output: &mut Output<'_>,
+    summary: &mut Summary,
+    total: u64,
+    progress: Progress<'_>,
+) -> Result<(), WeightsError> {
+    let tensors: Vec<_> = shard.items.iter().flat_map(|item| item.tensors()).collect();
+    let list = tensors.iter().map(|(name, dtype, shape)| (name.as_str(), *dtype, shape.as_slice()));
+    let header = safetensors::header("mlx", list);
+    let mut writer = output.create(&shard.name)?;
+    writer.put(&header)?;
+    summary.bytes += header.len() as u64;
+    for item in &shard.items {
+        for bytes in encode(src, item)? {
+            writer.put(&bytes)?;
+            summary.bytes += bytes.len() as u64;
+        }
+        match item.how {
+            How::Packed(_) => summary.packed_weights += item.weights(),
+            How::Plain(_) | How::ChannelsLast(_) => summary.plain_weights += item.weights(),
+        }
+        progress(summary.packed_weights + summary.plain_weights, total);
+    }
+    output.finish(writer)
+}
+
+/// The index of the model's shards. mtp.safetensors is not in it: mlx-lm would look for its tensors.
+fn index(plan: &Plan) -> Value {
+    let (mut map, mut bytes) = (Map::new(), 0);
+    for shard in plan.shards.iter().filter(|s| s.name != crate::source::MTP_FILE) {
+        for item in &shard.items {
+            bytes += item.bytes();
+            map.extend(item.tensors().into_iter().map(|(name, ..)| (name, shard.name.clone().into())));
+        }
+    }
+    json!({"metadata": {"total_size": bytes}, "weight_map": map})
+}
+
+fn config(plan: &Plan) -> (String, Vec<u8>) {
+    ("config.json".to_string(), pretty(&plan.config))
+}
+
+fn pretty(value: &Value) -> Vec<u8> {
+    format!("{value:#}\n").into_bytes()
+}
+
+/// Files to be copied: tokenizer, templates, generation and image settings, licences.
+fn beside(src: &Checkpoint) -> Result<Vec<String>, WeightsError> {
+    let mut names = src.folder().names()?;
+    names.retain(|name| {
+        let extension = name.rsplit_once('.').map_or("", |(_, e)| e);
+        let text = ["json", "jinja", "txt", "model", "tiktoken"].contains(&extension);
+        let licence = name.starts_with("LICENSE") || name.starts_with("NOTICE");
+        (text || licence) && name != "config.json" && name != INDEX_FILE
+    });
+    Ok(names)
+}
+
+/// A folder beside the destination that takes its name when all is written, and goes away when it is not.
+pub(super) struct Staging {
+    path: PathBuf,
+    dst: PathBuf,
+}
+
+impl Staging {
+    pub fn new(dst: &Path) -> Result<Staging, WeightsError> {
+        let error = |e: std::io::Error| WeightsError::file(dst.display().to_string(), e);
+        if let Ok(mut entries) = std::fs::read_dir(dst) {
+            if entries.next().is_some() {
+                let text = "is there and not empty; name a new folder";
+                return Err(WeightsError::file(dst.display().to_string(), text));
+            }
+        } else if dst.exists() {
+            return Err(WeightsError::file(dst.display().to_string(), "is there and no folder"));
+        }
+        let Some(name) = dst.file_name() else {
+            return Err(WeightsError::file(dst.display().to_string(), "is no name for a new folder"));
+        };
+        let parent = dst.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::create_dir_all(parent).map_err(error)?;
+        let hidden = format!(".{}.partial-{}", name.to_string_lossy(), std::process::id());
+        let path = parent.join(hidden);
+        std::fs::create_dir(&path).map_err(|e| WeightsError::file(path.display().to_string(), e))?;
+        Ok(Staging { path, dst: dst.to_path_buf() })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn finish(self) -> Result<(), WeightsError> {
+        // An empty folder of that name gives way; a full one makes the renaming fail.
+        let _ = std::fs::remove_dir(&self.dst);
+        std::fs::rename(&self.path, &self.dst).map_err(|e| WeightsError::file(self.dst.display().to_string(), e))
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // Nothing is left of this name after a success; after a failure the error that is reported counts.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
