@@ -2,7 +2,7 @@
 //! sampler that all devices share, and the conformance suite that every device must pass.
 
 mod batch;
-#[cfg(feature = "conformance")]
+#[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod device;
 mod fused;
