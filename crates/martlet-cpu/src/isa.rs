@@ -1,0 +1,75 @@
+//! Instruction sets: which there are, and which this machine has.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An instruction set that the kernels are compiled for. All give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// What every machine of the compiled target has.
+    Portable,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    Avx512,
+}
+
+impl Isa {
+    /// Slowest first.
+    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+
+    /// Whether this machine, under this operating system, can run it.
+    pub fn available(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => has_avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => has_avx2() && has_avx512(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => false,
+        }
+    }
+
+    /// The fastest that this machine has.
+    pub fn best() -> Isa {
+        Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Portable)
+    }
+}
+
+// The features named here and the ones enabled in kernel_set.rs must agree.
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        })
+    }
+}
+
+/// A name that is no instruction set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no instruction set is called {0:?}; there are portable, avx2 and avx512")]
+pub struct UnknownIsa(String);
+
+impl FromStr for Isa {
+    type Err = UnknownIsa;
+
+    fn from_str(name: &str) -> Result<Isa, UnknownIsa> {
+        Isa::ALL.into_iter().find(|isa| isa.to_string() == name).ok_or_else(|| UnknownIsa(name.to_owned()))
+    }
+}

@@ -1,0 +1,109 @@
+//! The table of kernels: every kernel body, compiled once for each instruction set, and chosen once at start.
+//!
+//! A body is plain Rust and always inlined into its wrapper, so the wrapper's target features decide what the compiler
+//! makes of it. Rust never contracts or reorders float operations: all builds of one body give the same bits.
+#![allow(unsafe_code)]
+
+use crate::acts;
+use crate::isa::Isa;
+use crate::kernels::{attention, conv_silu, elementwise, embed, gdn, matmul, norm, rope, route};
+use crate::lanes::Lanes;
+use crate::tiles::Weights;
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident = $body:path, ($($arg:ident: $type:ty),*) $(-> $out:ty)?;)*) => {
+        /// The kernels of one instruction set.
+        #[derive(Clone, Copy)]
+        pub struct KernelSet {
+            pub isa: Isa,
+            $($(#[$doc])* pub $name: fn($($type),*) $(-> $out)?,)*
+        }
+
+        impl KernelSet {
+            /// The kernels for `isa`, or for what every machine has where this one lacks `isa`.
+            pub fn new(isa: Isa) -> KernelSet {
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 if isa.available() => KernelSet { isa, $($name: avx2::$name),* },
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 if isa.available() => KernelSet { isa, $($name: avx512::$name),* },
+                    _ => KernelSet { isa: Isa::Portable, $($name: portable::$name),* },
+                }
+            }
+        }
+
+        mod portable {
+            use super::*;
+            $(pub fn $name($($arg: $type),*) $(-> $out)? {
+                $body($($arg),*)
+            })*
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        mod avx2 {
+            use super::*;
+            $(pub fn $name($($arg: $type),*) $(-> $out)? {
+                #[target_feature(enable = "avx2,fma,f16c")]
+                fn compiled($($arg: $type),*) $(-> $out)? {
+                    $body($($arg),*)
+                }
+                // SAFETY: reachable only through a `KernelSet` for AVX2, which exists only where the features do.
+                unsafe { compiled($($arg),*) }
+            })*
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        mod avx512 {
+            use super::*;
+            $(pub fn $name($($arg: $type),*) $(-> $out)? {
+                #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+                fn compiled($($arg: $type),*) $(-> $out)? {
+                    $body($($arg),*)
+                }
+                // SAFETY: reachable only through a `KernelSet` for AVX-512, which exists only where the features do.
+                unsafe { compiled($($arg),*) }
+            })*
+        }
+    };
+}
+
+kernels! {
+    /// One row to codes: (x, group, codes, d, ds).
+    quantise = acts::quantise, (x: &[f32], group: usize, codes: &mut [i16], d: &mut [f32], ds: &mut [f32]);
+    /// 16 outputs of some rows.
+    matmul = matmul::matmul, (p: &matmul::Product<'_>, out: &mut [Lanes]);
+    /// One row of a table: (table, row, y).
+    embed = embed::embed, (table: &Weights, row: usize, y: &mut [f32]);
+    /// y = x * rsqrt(mean(x^2) + eps) * weight: (x, weight, eps, y).
+    rms_norm = norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, y: &mut [f32]);
+    /// The same in place.
+    head_rms_norm = norm::head_rms_norm, (h: &mut [f32], weight: &[f32], eps: f32);
+    /// h = h * rsqrt(sum(h^2) + eps) * factor.
+    head_l2_norm = norm::head_l2_norm, (h: &mut [f32], eps: f32, factor: f32);
+    /// h = weight * (h * rsqrt(mean(h^2) + eps)) * silu(z): (z, weight, eps, h).
+    gated_rms_norm = norm::gated_rms_norm, (z: &[f32], weight: &[f32], eps: f32, h: &mut [f32]);
+    /// Rotates one head: (h, cos, sin).
+    rope = rope::rope, (h: &mut [f32], cos: &[f32], sin: &[f32]);
+    /// One query head over its keys.
+    attention = attention::attention, (a: &attention::Attend<'_>, y: &mut [f32]);
+    /// y *= sigmoid(gate).
+    sigmoid_gate = elementwise::sigmoid_gate, (gate: &[f32], y: &mut [f32]);
+    /// y = silu(gate) * up.
+    silu_mul = elementwise::silu_mul, (gate: &[f32], up: &[f32], y: &mut [f32]);
+    /// gate = silu(gate) * up.
+    silu_mul_in_place = elementwise::silu_mul_in_place, (gate: &mut [f32], up: &[f32]);
+    /// x += y.
+    add = elementwise::add, (y: &[f32], x: &mut [f32]);
+    /// x += weighted expert outputs + sigmoid(gate) * shared.
+    combine = elementwise::combine, (c: &elementwise::Combine<'_>, x: &mut [f32]);
+    /// Decay and strength of every value head: (a, b, a_log, dt_bias, y).
+    gdn_gates = elementwise::gdn_gates, (a: &[f32], b: &[f32], a_log: &[f32], dt_bias: &[f32], y: &mut [f32]);
+    /// Some channels of the convolution for the rows of a sequence.
+    conv_silu = conv_silu::conv_silu, (c: &mut conv_silu::Conv<'_, '_>);
+    /// One value head's rows of a sequence.
+    gdn = gdn::gdn, (h: &mut gdn::HeadRows<'_, '_>);
+    /// Folds rows into a state.
+    gdn_fold = gdn::fold, (state: &mut [f32], rows: gdn::Pending<'_>);
+    /// One row's choice of experts: (logits, scratch, renormalise, experts, weights).
+    route = route::route, (x: &[f32], scratch: &mut route::Scratch, renormalise: bool, experts: &mut [u32], weights: &mut [f32]);
+}

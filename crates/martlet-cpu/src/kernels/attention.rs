@@ -1,0 +1,140 @@
+//! One query head over the keys 0..keys of its sequence:
+//!   s_j = scale * (q . k_j);   y = sum of softmax(s)_j * v_j.
+//! bytes: keys and values of one kv head, each once, from memory or, for the heads of one group, from L2.
+//! layout: a page holds [kv head][token][dim] of keys, then the same of values.
+//! order: blocks of 256 absolute keys. In a block: s_j by `lanes::dot`; m = the largest (what lies past the row is
+//! never looked at); p_j = exp(s_j - m); l = `lanes::total` of p; o = fma(p_j, v_j, o) for j in order, from zero.
+//! Blocks merge in order, from M = -inf, L = 0, O = 0: M' = max(M, m), f = exp(M - M'), g = exp(m - M'),
+//! L = fma(l, g, L * f), O = fma(o, g, O * f). Last y = O / L. Nothing depends on other rows or heads.
+
+use crate::lanes::{LANES, fma_lanes, lanes, largest, sum, total, widen_f16};
+use martlet_device::PAGE;
+use martlet_tensor::math::exp;
+
+/// Keys of one block.
+pub const BLOCK: usize = 256;
+/// Largest head size.
+pub const MAX_DIM: usize = 512;
+
+/// Stored keys and values.
+#[derive(Clone, Copy)]
+pub enum Pages<'a> {
+    F32(&'a [f32]),
+    F16(&'a [u16]),
+}
+
+/// One query head of one row.
+pub struct Attend<'a> {
+    pub q: &'a [f32],
+    pub kv: Pages<'a>,
+    /// The sequence's pages.
+    pub pages: &'a [u32],
+    /// Keys and values of how many heads a page holds, and which one is read.
+    pub kv_heads: usize,
+    pub kv_head: usize,
+    /// How many keys the row sees: its index + 1.
+    pub keys: usize,
+    pub scale: f32,
+}
+
+#[inline(always)]
+pub fn attention(a: &Attend<'_>, y: &mut [f32]) {
+    match a.kv {
+        Pages::F32(values) => attend(a, values, y),
+        Pages::F16(values) => attend(a, values, y),
+    }
+}
+
+/// A stored value.
+trait Stored: Copy {
+    fn widen(self) -> f32;
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+}
+
+impl Stored for u16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        widen_f16(self)
+    }
+}
+
+#[inline(always)]
+fn attend<T: Stored>(a: &Attend<'_>, store: &[T], y: &mut [f32]) {
+    let dim = a.q.len();
+    let head = PAGE * dim;
+    let plane = a.kv_heads * head;
+    let mut query = [0.0; MAX_DIM];
+    query[..dim].copy_from_slice(a.q);
+    let (mut max, mut weight) = (f32::NEG_INFINITY, 0.0f32);
+    let mut out = [0.0; MAX_DIM];
+    for block in (0..a.keys).step_by(BLOCK) {
+        let count = (a.keys - block).min(BLOCK);
+        let mut s = [0.0; BLOCK];
+        let mut o = [0.0; MAX_DIM];
+        for (page, from) in (0..count).step_by(PAGE).enumerate() {
+            let at = a.pages[block / PAGE + page] as usize * 2 * plane + a.kv_head * head;
+            let (keys, tokens) = (&store[at..at + head], (count - from).min(PAGE));
+            for j in 0..tokens {
+                s[from + j] = a.scale * dot_stored(&query, &keys[j * dim..(j + 1) * dim]);
+            }
+        }
+        let m = largest(&s[..count]);
+        for s in &mut s[..count] {
+            *s = exp(*s - m);
+        }
+        let l = total(&s[..count]);
+        for (page, from) in (0..count).step_by(PAGE).enumerate() {
+            let at = a.pages[block / PAGE + page] as usize * 2 * plane + plane + a.kv_head * head;
+            let (values, tokens) = (&store[at..at + head], (count - from).min(PAGE));
+            for j in 0..tokens {
+                add_stored(&mut o, s[from + j], &values[j * dim..(j + 1) * dim]);
+            }
+        }
+        let merged = if m > max { m } else { max };
+        let (f, g) = (exp(max - merged), exp(m - merged));
+        weight = l.mul_add(g, weight * f);
+        for i in 0..dim {
+            out[i] = o[i].mul_add(g, out[i] * f);
+        }
+        max = merged;
+    }
+    for i in 0..dim {
+        y[i] = out[i] / weight;
+    }
+}
+
+/// `lanes::dot` of a query, filled up with zeros, and a stored key.
+#[inline(always)]
+fn dot_stored<T: Stored>(q: &[f32; MAX_DIM], key: &[T]) -> f32 {
+    let mut acc = [0.0; LANES];
+    let whole = key.len() / LANES * LANES;
+    for at in (0..whole).step_by(LANES) {
+        let (mut k, part) = ([0.0; LANES], &key[at..at + LANES]);
+        for i in 0..LANES {
+            k[i] = part[i].widen();
+        }
+        fma_lanes(&mut acc, k, lanes(q, at));
+    }
+    if whole < key.len() {
+        let mut k = [0.0; LANES];
+        for (k, part) in k.iter_mut().zip(&key[whole..]) {
+            *k = part.widen();
+        }
+        fma_lanes(&mut acc, k, lanes(q, whole));
+    }
+    sum(acc)
+}
+
+/// o = fma(p, value, o).
+#[inline(always)]
+fn add_stored<T: Stored>(o: &mut [f32; MAX_DIM], p: f32, value: &[T]) {
+    for (o, v) in o.iter_mut().zip(value) {
+        *o = p.mul_add(v.widen(), *o);
+    }
+}

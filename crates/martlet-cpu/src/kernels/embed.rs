@@ -1,0 +1,11 @@
+//! y = one row of a table, as the scheme decodes it.
+//! bytes: the row's; one line for each 16 inputs, since a row is a lane of its strip.
+
+use crate::tiles::Weights;
+
+#[inline(always)]
+pub fn embed(table: &Weights, row: usize, y: &mut [f32]) {
+    for (k, y) in y.iter_mut().enumerate() {
+        *y = table.value(row, k);
+    }
+}

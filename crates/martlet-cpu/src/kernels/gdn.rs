@@ -1,0 +1,233 @@
+//! The gated delta rule with borders at every 32nd row of the sequence, one value head and all its rows of a step.
+//!
+//! Kept of a sequence: S [key_dim, value_dim] at the last border, and for each row j since then k_j, u_j and decay_j.
+//!   gamma_t = product of the decays from the border to t;  w[t, j] = product of the decays after j up to t
+//!   u_t = beta_t * (v_t - gamma_t S^T k_t - sum over j < t of w[t, j] (k_j . k_t) u_j)
+//!   y_t = gamma_t S^T q_t + sum over j <= t of w[t, j] (k_j . q_t) u_j
+//!   at a border: S = gamma S + sum over j of w[C, j] k_j u_j^T, and the list is empty.
+//! bytes: S read once per row (twice 64 columns at a time, from L2), written once per 32 rows; the list from L1.
+//! order: products run on: gamma = gamma * decay, w = w * decay, never a quotient or an exponential. S^T k and S^T q:
+//! a lane is a value dimension; fma(S[i], k[i], acc) for i in order. r = fma(-gamma, S^T k, v), then
+//! r = fma(-(w (k_j . k_t)), u_j, r) for j in order; u = beta * r. y = gamma * S^T q, then fma(w (k_j . q_t), u_j, y)
+//! for j in order, the own row last with w = 1. Fold: s = gamma * s, then fma(w k_j, u_j, s) for j in order.
+//! The dots are `lanes::dot`. So a row depends on S at the border and the rows since, however the rows came.
+
+use crate::lanes::dot;
+use crate::pool::Columns;
+
+/// Rows between borders; divides the 64 tokens of a page.
+pub const BORDER: usize = 32;
+
+/// The rows since a border, oldest first.
+#[derive(Clone, Copy)]
+pub struct Pending<'a> {
+    /// [rows, key_dim]
+    pub k: &'a [f32],
+    /// [rows, value_dim]
+    pub u: &'a [f32],
+    /// [rows]
+    pub decay: &'a [f32],
+}
+
+/// The state of one value head.
+pub struct Head<'a> {
+    /// [key_dim, value_dim]
+    pub s: &'a mut [f32],
+    /// Room for the list of rows: [capacity, key_dim], [capacity, value_dim], [capacity].
+    pub k: &'a mut [f32],
+    pub u: &'a mut [f32],
+    pub decay: &'a mut [f32],
+}
+
+/// All rows of one sequence in a step, for one value head.
+pub struct HeadRows<'a, 'b> {
+    pub head: Head<'a>,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    /// Rows in the list before the step, all of them certain.
+    pub pending: usize,
+    pub rows: usize,
+    pub certain: usize,
+    /// Table of q, k and v from the sequence's first row on, its width, and the columns where this head's begin.
+    pub qkv: &'a [f32],
+    pub width: usize,
+    pub at: [usize; 3],
+    /// Table of decays and betas from the sequence's first row on, its width, and their columns.
+    pub gates: &'a [f32],
+    pub gate_width: usize,
+    pub gate_at: [usize; 2],
+    /// This head's columns of the sequence's rows.
+    pub y: Columns<'b>,
+}
+
+#[inline(always)]
+pub fn gdn(h: &mut HeadRows<'_, '_>) {
+    let (kd, vd) = (h.key_dim, h.value_dim);
+    // The list holds `from..len` since the border that `s` stands at.
+    let (mut from, mut len) = (0, h.pending);
+    // The state past a border that drafts have crossed; empty while there is none.
+    let mut crossed: Vec<f32> = Vec::new();
+    let mut w = [1.0f32; BORDER];
+    let mut gamma = products(&h.head.decay[..len], &mut w);
+    for r in 0..h.rows {
+        let x = &h.qkv[r * h.width..(r + 1) * h.width];
+        let [q, k, v] = h.at;
+        let (q, k, v) = (&x[q..q + kd], &x[k..k + kd], &x[v..v + vd]);
+        let gates = &h.gates[r * h.gate_width..];
+        let (decay, beta) = (gates[h.gate_at[0]], gates[h.gate_at[1]]);
+
+        gamma *= decay;
+        for w in &mut w[..len - from] {
+            *w *= decay;
+        }
+        w[len - from] = 1.0;
+        h.head.k[len * kd..(len + 1) * kd].copy_from_slice(k);
+        h.head.decay[len] = decay;
+        let s = if crossed.is_empty() { &*h.head.s } else { &crossed };
+        let (before, u) = h.head.u.split_at_mut(len * vd);
+        let y = &mut h.y.row(r)[..vd];
+        read_state(s, vd, k, q, u, y);
+        row(
+            &Row {
+                w: &w[..len - from],
+                k,
+                q,
+                keys: &h.head.k[from * kd..len * kd],
+                us: &before[from * vd..],
+                gamma,
+                beta,
+            },
+            v,
+            &mut u[..vd],
+            y,
+        );
+        len += 1;
+
+        if len - from == BORDER {
+            let list = Pending {
+                k: &h.head.k[from * kd..len * kd],
+                u: &h.head.u[from * vd..len * vd],
+                decay: &h.head.decay[from..len],
+            };
+            if r < h.certain {
+                fold(h.head.s, list);
+                (from, len) = (0, 0);
+            } else {
+                if crossed.is_empty() {
+                    crossed.extend_from_slice(h.head.s);
+                }
+                fold(&mut crossed, list);
+                from = len;
+            }
+            gamma = 1.0;
+        }
+    }
+}
+
+/// w[j] = product of the decays after row j; the result is the product of all.
+#[inline(always)]
+fn products(decays: &[f32], w: &mut [f32; BORDER]) -> f32 {
+    let mut gamma = 1.0;
+    for (t, decay) in decays.iter().enumerate() {
+        gamma *= decay;
+        for w in &mut w[..t] {
+            *w *= decay;
+        }
+        w[t] = 1.0;
+    }
+    gamma
+}
+
+/// What one row takes from the rows since the border.
+struct Row<'a> {
+    w: &'a [f32],
+    k: &'a [f32],
+    q: &'a [f32],
+    keys: &'a [f32],
+    us: &'a [f32],
+    gamma: f32,
+    beta: f32,
+}
+
+/// On entry `u` = S^T k and `y` = S^T q; on return they are the row's u and output.
+#[inline(always)]
+fn row(r: &Row<'_>, v: &[f32], u: &mut [f32], y: &mut [f32]) {
+    let vd = v.len();
+    let y = &mut y[..vd];
+    let u = &mut u[..vd];
+    for i in 0..vd {
+        u[i] = (-r.gamma).mul_add(u[i], v[i]);
+        y[i] *= r.gamma;
+    }
+    let kd = r.k.len();
+    for (j, w) in r.w.iter().enumerate() {
+        let (key, other) = (&r.keys[j * kd..(j + 1) * kd], &r.us[j * vd..(j + 1) * vd]);
+        let (in_u, in_y) = (-(w * dot(key, r.k)), w * dot(key, r.q));
+        for i in 0..vd {
+            u[i] = in_u.mul_add(other[i], u[i]);
+            y[i] = in_y.mul_add(other[i], y[i]);
+        }
+    }
+    let own = dot(r.k, r.q);
+    for i in 0..vd {
+        u[i] *= r.beta;
+        y[i] = own.mul_add(u[i], y[i]);
+    }
+}
+
+/// in_k = S^T k, in_q = S^T q: 64 columns at a time, so that their sums stay in registers.
+#[inline(always)]
+fn read_state(s: &[f32], vd: usize, k: &[f32], q: &[f32], in_k: &mut [f32], in_q: &mut [f32]) {
+    let mut at = 0;
+    while at + 64 <= vd {
+        columns::<64>(s, vd, at, k, q, in_k, in_q);
+        at += 64;
+    }
+    while at + 16 <= vd {
+        columns::<16>(s, vd, at, k, q, in_k, in_q);
+        at += 16;
+    }
+    while at < vd {
+        columns::<1>(s, vd, at, k, q, in_k, in_q);
+        at += 1;
+    }
+}
+
+#[inline(always)]
+fn columns<const W: usize>(s: &[f32], vd: usize, at: usize, k: &[f32], q: &[f32], in_k: &mut [f32], in_q: &mut [f32]) {
+    let (mut a, mut b) = ([0.0f32; W], [0.0f32; W]);
+    let q = &q[..k.len()];
+    for i in 0..k.len() {
+        let row = &s[i * vd + at..i * vd + at + W];
+        for l in 0..W {
+            a[l] = row[l].mul_add(k[i], a[l]);
+            b[l] = row[l].mul_add(q[i], b[l]);
+        }
+    }
+    in_k[at..at + W].copy_from_slice(&a);
+    in_q[at..at + W].copy_from_slice(&b);
+}
+
+/// S = gamma S + sum over the rows of w k u^T; at most [`BORDER`] rows.
+#[inline(always)]
+pub fn fold(s: &mut [f32], list: Pending<'_>) {
+    let rows = list.decay.len();
+    if rows == 0 {
+        return;
+    }
+    let (kd, vd) = (list.k.len() / rows, list.u.len() / rows);
+    let mut w = [1.0; BORDER];
+    let gamma = products(list.decay, &mut w);
+    for i in 0..kd {
+        let s = &mut s[i * vd..(i + 1) * vd];
+        for s in s.iter_mut() {
+            *s *= gamma;
+        }
+        for j in 0..rows {
+            let (wk, u) = (w[j] * list.k[j * kd + i], &list.u[j * vd..(j + 1) * vd]);
+            for (s, u) in s.iter_mut().zip(u) {
+                *s = wk.mul_add(*u, *s);
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! y[n] = sum over k of w[n, k] * x[k], for 16 outputs n at a time and any rows x.
+//!
+//! bytes: the weights once per block of 4 rows, from memory once per call; activations from L1 or L2.
+//! layout: `tiles.rs`. A lane is an output, so no float is ever added across lanes.
+//! order: slices of 256 absolute K, from zero each, added to y in index order. Inside a slice:
+//!   integer codes   for each exact group G in order (the part of K that shares a scale of the weights and one of the
+//!                   activations: 64, or 32 in schemes with groups of 32, or 16 in nvfp4): I = sum of code * x code,
+//!                   exact; t = f32(I) * d; a = fma(s, t, a); affine also a = fma(b, ds, a). Affine groups of 128 are
+//!                   two groups of 64 with one scale; mxfp4 and nvfp4 count codes double and halve s. E4M3 scales of
+//!                   nvfp4 are multiplied by their f32 factor first, rounded once.
+//!   plain floats    a = fma(w, x, a) for k in order.
+//!   E4M3            for each scale group (32, or 128 of block-scaled fp8) in order: g = fma(w, x, g) for k in order,
+//!                   from zero; then a = fma(s, g, a).
+//! tails: K is filled up with zeros whose scales are zero. Nothing here depends on the number of rows or on threads.
+
+mod codes;
+mod floats;
+#[cfg(test)]
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+use crate::lanes::Lanes;
+use crate::tiles::{Codes, Kind, Scales, Weights};
+use martlet_tensor::Float;
+
+/// Inputs of one slice of the sum.
+pub const SLICE: usize = 256;
+
+/// 16 outputs of some rows.
+pub struct Product<'a> {
+    pub w: &'a Weights,
+    /// Which 16 outputs.
+    pub strip: usize,
+    pub x: Input<'a>,
+    /// The rows of x to multiply.
+    pub rows: &'a [u32],
+}
+
+/// Activations of many rows, as the scheme of the weights wants them.
+#[derive(Clone, Copy)]
+pub enum Input<'a> {
+    /// Row r is `codes[r * stride..]`, with `groups` scales from `r * groups` on; see `acts.rs`.
+    Codes { codes: &'a [i16], d: &'a [f32], ds: &'a [f32], stride: usize, groups: usize },
+    /// Row r is `x[r * stride..]`.
+    Floats { x: &'a [f32], stride: usize },
+}
+
+/// out[i] = the 16 outputs of row `rows[i]`.
+#[inline(always)]
+pub fn matmul(p: &Product<'_>, out: &mut [Lanes]) {
+    match p.w.kind {
+        Kind::Codes(Codes::U4, Scales::Bf16Pair) => codes::rows::<codes::U4, codes::Bf16Pair>(p, out),
+        Kind::Codes(Codes::U4, Scales::F16Pair) => codes::rows::<codes::U4, codes::F16Pair>(p, out),
+        Kind::Codes(Codes::U4, _) => codes::rows::<codes::U4, codes::F32Pair>(p, out),
+        Kind::Codes(Codes::U8, Scales::Bf16Pair) => codes::rows::<codes::U8, codes::Bf16Pair>(p, out),
+        Kind::Codes(Codes::U8, Scales::F16Pair) => codes::rows::<codes::U8, codes::F16Pair>(p, out),
+        Kind::Codes(Codes::U8, _) => codes::rows::<codes::U8, codes::F32Pair>(p, out),
+        Kind::Codes(Codes::E2m1, Scales::Bf16) => codes::rows::<codes::E2m1, codes::Bf16>(p, out),
+        Kind::Codes(Codes::E2m1, _) => codes::rows::<codes::E2m1, codes::F16Factor>(p, out),
+        Kind::Floats(Float::F32) => floats::rows::<floats::F32>(p, out),
+        Kind::Floats(Float::F16) => floats::rows::<floats::F16>(p, out),
+        Kind::Floats(Float::Bf16) => floats::rows::<floats::Bf16>(p, out),
+        Kind::E4m3 { group } => floats::scaled_rows(p, group, out),
+    }
+}

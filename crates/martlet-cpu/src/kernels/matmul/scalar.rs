@@ -1,0 +1,61 @@
+//! The definition of the products, in plain scalar steps: what the tests call true.
+
+use super::SLICE;
+use crate::acts::{Acts, quantise};
+use crate::tiles::{Codes, Kind, Weights};
+use martlet_tensor::scheme::fp;
+
+/// Output `n` of the row x.
+pub fn scalar(w: &Weights, x: &[f32], n: usize) -> f32 {
+    match w.kind {
+        Kind::Codes(..) => scalar_codes(w, x, n),
+        Kind::Floats(_) => scalar_floats(w, x, n, SLICE),
+        Kind::E4m3 { group } => scalar_floats(w, x, n, group),
+    }
+}
+
+fn scalar_codes(w: &Weights, x: &[f32], n: usize) -> f32 {
+    let mut acts = Acts::default();
+    acts.shape(1, w.cols, w.act_group);
+    quantise(x, w.act_group, &mut acts.codes, &mut acts.d, &mut acts.ds);
+    let Kind::Codes(codes, _) = w.kind else { return f32::NAN };
+    let mut y = 0.0f32;
+    for slice in (0..w.cols).step_by(SLICE) {
+        let mut a = 0.0f32;
+        for k0 in (slice..w.cols.min(slice + SLICE)).step_by(w.group) {
+            let sum: i32 = (k0..w.cols.min(k0 + w.group)).map(|k| w.code(n, k) * i32::from(acts.codes[k])).sum();
+            let (s, b) = w.scale(n, k0);
+            a = s.mul_add(sum as f32 * acts.d[k0 / w.act_group], a);
+            if codes != Codes::E2m1 {
+                a = b.mul_add(acts.ds[k0 / w.act_group], a);
+            }
+        }
+        y += a;
+    }
+    y
+}
+
+/// `group`: inputs that share a scale, at most a slice. Plain floats have the scale 1 and no step for it.
+fn scalar_floats(w: &Weights, x: &[f32], n: usize, group: usize) -> f32 {
+    let mut y = 0.0f32;
+    for slice in (0..w.cols).step_by(SLICE) {
+        let mut a = 0.0f32;
+        for k0 in (slice..w.cols.min(slice + SLICE)).step_by(group) {
+            let mut g = 0.0f32;
+            for k in k0..w.cols.min(k0 + group) {
+                g = stored(w, n, k).mul_add(x[k], g);
+            }
+            a = if group == SLICE { g } else { w.scale(n, k0).0.mul_add(g, a) };
+        }
+        y += a;
+    }
+    y
+}
+
+/// The stored float itself, without the scale of its group.
+fn stored(w: &Weights, n: usize, k: usize) -> f32 {
+    match w.kind {
+        Kind::E4m3 { .. } => fp::e4m3(w.strip(n / 16)[k * 16 + n % 16]),
+        _ => w.value(n, k),
+    }
+}

@@ -1,0 +1,98 @@
+use super::scalar::scalar;
+use super::*;
+use crate::acts::Acts;
+use crate::isa::Isa;
+use crate::kernel_set::KernelSet;
+use crate::lanes::LANES;
+use crate::pool::Pool;
+use crate::testing::{Random, every_scheme, random_matrix};
+use crate::tiles::Weights;
+
+/// Every scheme, on shapes below, at and above tiles and slices, on every instruction set, one row and several:
+/// the bits of `scalar`.
+#[test]
+fn every_isa_gives_the_bits_of_scalar() {
+    let pool = Pool::new(1).unwrap();
+    for scheme in every_scheme() {
+        for (n, k) in [(1, 64), (16, 128), (17, 256), (40, 384), (3, 1088), (33, 80), (16, 7), (20, 300), (9, 96)] {
+            if !scheme.fits(k) {
+                continue;
+            }
+            let mut r = Random::new((n * k) as u64);
+            let w = Weights::pack(&random_matrix(&mut r, scheme, n, k).view(), false, &pool).unwrap();
+            let rows = 7;
+            let x = r.vec(rows * k);
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+                check(&KernelSet::new(isa), &w, &x, &format!("{scheme} {n}x{k} {isa}"));
+            }
+        }
+    }
+    for isa in Isa::ALL {
+        println!("matmul-{isa}: {}", if isa.available() { "ran" } else { "absent" });
+    }
+}
+
+fn check(kernels: &KernelSet, w: &Weights, x: &[f32], what: &str) {
+    let (k, rows) = (w.cols, x.len() / w.cols);
+    let mut acts = Acts::default();
+    acts.shape(rows, k, w.act_group);
+    let (stride, groups) = (acts.stride, acts.groups);
+    for r in 0..rows {
+        let codes = &mut acts.codes[r * stride..(r + 1) * stride];
+        let (d, ds) = (&mut acts.d[r * groups..(r + 1) * groups], &mut acts.ds[r * groups..(r + 1) * groups]);
+        (kernels.quantise)(&x[r * k..(r + 1) * k], w.act_group, codes, d, ds);
+    }
+    let input = match w.kind {
+        Kind::Codes(..) => Input::Codes { codes: &acts.codes, d: &acts.d, ds: &acts.ds, stride, groups },
+        _ => Input::Floats { x, stride: k },
+    };
+    for picked in [&[0u32, 1, 2, 3, 4, 5, 6][..], &[5], &[6, 0, 3, 3, 1]] {
+        for strip in 0..w.strips() {
+            let mut out = vec![[0.0; LANES]; picked.len()];
+            (kernels.matmul)(&Product { w, strip, x: input, rows: picked }, &mut out);
+            for (got, &row) in out.iter().zip(picked) {
+                for n in strip * LANES..w.rows.min((strip + 1) * LANES) {
+                    let want = scalar(w, &x[row as usize * k..][..k], n);
+                    let got = got[n % LANES];
+                    assert_eq!(got.to_bits(), want.to_bits(), "{what}: output {n} of row {row}: {got} {want}");
+                }
+            }
+        }
+    }
+}
+
+/// The sum is right, not only steady: compared with double precision.
+#[test]
+fn products_are_close_to_the_true_ones() {
+    let pool = Pool::new(1).unwrap();
+    for scheme in every_scheme() {
+        let (n, k) = (4, 512);
+        let mut r = Random::new(9);
+        let stored = random_matrix(&mut r, scheme, n, k);
+        let (w, true_w) = (Weights::pack(&stored.view(), false, &pool).unwrap(), stored.view().dequantise());
+        let x = r.vec(k);
+        for o in 0..n {
+            let row = &true_w[o * k..(o + 1) * k];
+            let want: f64 = row.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+            let size = row.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt();
+            let error = (f64::from(scalar(&w, &x, o)) - want).abs() / size;
+            // Codes of 8 bits err by at most half a step of 1/127, about 0.0023 each on average; floats by rounding.
+            let bound = if matches!(w.kind, Kind::Codes(..)) { 0.015 } else { 1e-5 };
+            assert!(error < bound, "{scheme}: {error}");
+        }
+    }
+}
+
+#[test]
+fn activations_that_are_not_finite_do_not_panic() {
+    let pool = Pool::new(1).unwrap();
+    for scheme in every_scheme() {
+        let mut r = Random::new(1);
+        let w = Weights::pack(&random_matrix(&mut r, scheme, 16, 128).view(), false, &pool).unwrap();
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut x = vec![1.0; 128];
+            x[3] = bad;
+            assert!(!scalar(&w, &x, 0).is_finite(), "{scheme}");
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! The threads of the device: a fork-join pool for work of microseconds.
+//!
+//! A token takes hundreds of joins, so waking a thread by the kernel each time (10 to 30 us) would cost more than the
+//! work. Workers spin for a bounded time after each job, then yield, then park; a machine shared with others loses
+//! little, and an idle device nothing. Splits are static: who computes what never depends on timing (and by the law
+//! it would not matter to the bits).
+#![allow(unsafe_code)]
+
+use martlet_device::Heads;
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// How long a waiting thread spins before it yields, and how long it yields before it parks. The gap between two jobs
+/// of one token is a few microseconds; a spin of this length survives it, and is short beside a scheduler's slice.
+const SPIN: Duration = Duration::from_micros(40);
+const YIELD: Duration = Duration::from_micros(200);
+
+type Job = dyn Fn(usize) + Sync;
+
+/// `threads - 1` workers and the caller.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// Held during a run: jobs come one at a time.
+    turn: Mutex<()>,
+}
+
+struct Shared {
+    /// Counts jobs; a worker takes the job when the number has changed.
+    epoch: AtomicU32,
+    /// The present job. Written by the caller while no worker runs, read by workers between the change of `epoch` and
+    /// their decrement of `left`.
+    job: UnsafeCell<Option<*const Job>>,
+    /// Workers that have not finished the present job.
+    left: AtomicUsize,
+    stop: AtomicBool,
+    sleeping: Vec<AtomicBool>,
+    caller_sleeps: AtomicBool,
+    caller: Mutex<Option<Thread>>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `job` is the only member that is not Sync by itself. It is written only by the thread that holds `turn`, and
+// only while `left` is 0; the store to `epoch` and the decrements of `left` order it before and after every read.
+unsafe impl Sync for Shared {}
+// SAFETY: the pointer in `job` is to a `Sync` closure, and is used only while the caller that owns it waits.
+unsafe impl Send for Shared {}
+
+/// Poison means that a job panicked; the data under these locks is whole all the same.
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until `done`: spins, then yields, then calls `park`, which returns when it may be time to look again.
+fn wait(done: impl Fn() -> bool, park: impl Fn()) {
+    for _ in 0..64 {
+        if done() {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+    let start = Instant::now();
+    while start.elapsed() < SPIN {
+        for _ in 0..16 {
+            if done() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+    while start.elapsed() < SPIN + YIELD {
+        if done() {
+            return;
+        }
+        thread::yield_now();
+    }
+    while !done() {
+        park();
+    }
+}
+
+impl Shared {
+    fn work(&self, index: usize) {
+        let mut seen = 0;
+        loop {
+            let fresh = || self.epoch.load(Ordering::SeqCst) != seen;
+            wait(fresh, || {
+                // The flag goes up before the last look: either this thread sees the new epoch, or the caller the flag.
+                self.sleeping[index].store(true, Ordering::SeqCst);
+                if !fresh() {
+                    thread::park();
+                }
+                self.sleeping[index].store(false, Ordering::SeqCst);
+            });
+            seen = self.epoch.load(Ordering::SeqCst);
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            // SAFETY: the epoch changed, so the caller has stored a job and waits for `left` to fall to 0; until this
+            // thread's decrement below, the pointer and the closure behind it stay alive and unchanged.
+            let job = unsafe { (*self.job.get()).map(|job| &*job) };
+            if let Some(job) = job
+                && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(index + 1)))
+            {
+                lock(&self.panic).get_or_insert(panic);
+            }
+            if self.left.fetch_sub(1, Ordering::SeqCst) == 1
+                && self.caller_sleeps.load(Ordering::SeqCst)
+                && let Some(caller) = lock(&self.caller).as_ref()
+            {
+                caller.unpark();
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// A pool of `threads` threads, the caller's included; at least 1.
+    pub fn new(threads: usize) -> std::io::Result<Pool> {
+        let others = threads.max(1) - 1;
+        let shared = Arc::new(Shared {
+            epoch: AtomicU32::new(0),
+            job: UnsafeCell::new(None),
+            left: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            sleeping: (0..others).map(|_| AtomicBool::new(false)).collect(),
+            caller_sleeps: AtomicBool::new(false),
+            caller: Mutex::new(None),
+            panic: Mutex::new(None),
+        });
+        let mut pool = Pool { shared, workers: Vec::with_capacity(others), turn: Mutex::new(()) };
+        for index in 0..others {
+            let shared = pool.shared.clone();
+            let name = format!("martlet-cpu-{}", index + 1);
+            // On failure the pool is dropped, which ends the workers so far.
+            pool.workers.push(thread::Builder::new().name(name).spawn(move || shared.work(index))?);
+        }
+        Ok(pool)
+    }
+
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `f(0)` to `f(threads - 1)`, each once, at the same time; `f(0)` on the caller. Returns when all have
+    /// returned. A panic of any of them is raised here, after all have ended. `f` must not call the pool.
+    pub fn run<F: Fn(usize) + Sync>(&self, f: F) {
+        if self.workers.is_empty() {
+            return f(0);
+        }
+        let _turn = lock(&self.turn);
+        let s = &*self.shared;
+        let job: *const (dyn Fn(usize) + Sync + '_) = &f;
+        // SAFETY: the lifetime is erased only for the time of this call, which does not return or unwind before every
+        // worker has decremented `left`, after its last use of the job. No worker reads `job` now, since `left` is 0.
+        unsafe { *s.job.get() = Some(std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job)) };
+        s.left.store(self.workers.len(), Ordering::SeqCst);
+        s.epoch.fetch_add(1, Ordering::SeqCst);
+        for (sleeping, worker) in s.sleeping.iter().zip(&self.workers) {
+            if sleeping.load(Ordering::SeqCst) {
+                worker.thread().unpark();
+            }
+        }
+        let mine = catch_unwind(AssertUnwindSafe(|| f(0)));
+        let done = || s.left.load(Ordering::SeqCst) == 0;
+        wait(done, || {
+            *lock(&s.caller) = Some(thread::current());
+            s.caller_sleeps.store(true, Ordering::SeqCst);
+            if !done() {
+                thread::park();
+            }
+            s.caller_sleeps.store(false, Ordering::SeqCst);
+        });
+        let theirs = lock(&s.panic).take();
+        if let Some(panic) = mine.err().or(theirs) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Calls `f` on disjoint ranges that cover `0..total`, one for each thread; on the caller alone when `total * cost`
+    /// is less than a join is worth. `cost` is in units of about a nanosecond.
+    pub fn split(&self, total: usize, cost: usize, f: impl Fn(Range<usize>) + Sync) {
+        const WORTH: usize = 4000;
+        let threads = self.threads();
+        if threads == 1 || total < 2 || total.saturating_mul(cost) < WORTH {
+            return f(0..total);
+        }
+        self.run(|i| {
+            let range = total * i / threads..total * (i + 1) / threads;
+            if !range.is_empty() {
+                f(range);
+            }
+        });
+    }
+
+    /// `f(i, chunk i of data)` for every chunk of `size` values (the last may be shorter).
+    pub fn chunks<T: Send>(&self, data: &mut [T], size: usize, cost: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+        assert!(size > 0, "chunks of no size");
+        let (len, all) = (data.len(), Slots::new(data));
+        self.split(len.div_ceil(size), cost, |range| {
+            for i in range {
+                let at = i * size;
+                // SAFETY: chunks of different i do not overlap, and `split` gives each i to one thread.
+                f(i, unsafe { all.slice(at, size.min(len - at)) });
+            }
+        });
+    }
+
+    /// `f(row, head, values)` for every head of every row of a table with rows of `width`.
+    pub fn heads(
+        &self,
+        table: &mut [f32],
+        width: usize,
+        heads: Heads,
+        cost: usize,
+        f: impl Fn(usize, usize, &mut [f32]) + Sync,
+    ) {
+        let Heads { stride, count, dim, .. } = heads;
+        assert!(stride >= dim && heads.end() <= width, "{heads:?} in rows of {width}");
+        let (rows, all) = (table.len() / width.max(1), Slots::new(table));
+        self.split(rows * count, cost, |range| {
+            for i in range {
+                let (r, h) = (i / count, i % count);
+                // SAFETY: heads of a row do not overlap (checked above), rows neither; `split` gives each to one thread.
+                f(r, h, unsafe { all.slice(r * width + heads.at(h), dim) });
+            }
+        });
+    }
+
+    /// `f(i, item i)` for every item.
+    pub fn items<T: Send>(&self, data: &mut [T], cost: usize, f: impl Fn(usize, &mut T) + Sync) {
+        self.chunks(data, 1, cost, |i, item| f(i, &mut item[0]));
+    }
+
+    /// Work whose item i fills the columns `span(i)` of a table with rows of `width`; spans ascend and do not overlap.
+    /// `f` gets a range of items and the table, of which it may touch these items' columns.
+    pub fn columns(
+        &self,
+        table: &mut [f32],
+        width: usize,
+        total: usize,
+        cost: usize,
+        span: impl Fn(usize) -> Range<usize> + Sync,
+        f: impl Fn(usize, &mut Columns<'_>) + Sync,
+    ) {
+        assert!(width > 0 && table.len().is_multiple_of(width), "{} values in rows of {width}", table.len());
+        for i in 0..total {
+            let here = span(i);
+            assert!(here.start <= here.end && here.end <= width, "columns {here:?} of {width}");
+            assert!(i == 0 || span(i - 1).end <= here.start, "columns {here:?} overlap those before");
+        }
+        let (rows, all) = (table.len() / width, Slots::new(table));
+        self.split(total, cost, |range| {
+            for i in range {
+                // Spans do not overlap (checked above), and `split` gives each item to one thread.
+                f(i, &mut Columns { all, width, rows: 0..rows, columns: span(i) });
+            }
+        });
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        for worker in self.workers.drain(..) {
+            worker.thread().unpark();
+            // A worker catches the panics of its jobs, so there is nothing to learn from the result.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// A mutable slice whose parts several threads fill at the same time.
+#[derive(Clone, Copy)]
+pub struct Slots<'a, T> {
+    start: *mut T,
+    len: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: it hands out parts only through unsafe methods, whose callers promise that no two parts overlap.
+unsafe impl<T: Send> Sync for Slots<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Slots<'_, T> {}
+
+impl<'a, T> Slots<'a, T> {
+    pub fn new(data: &'a mut [T]) -> Slots<'a, T> {
+        Slots { start: data.as_mut_ptr(), len: data.len(), life: PhantomData }
+    }
+
+    /// Values `at..at + len`.
+    ///
+    /// # Safety
+    /// While the slice lives, no other part that overlaps it may be in use.
+    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    pub unsafe fn slice(&self, at: usize, len: usize) -> &'a mut [T] {
+        assert!(at <= self.len && len <= self.len - at, "{len} values at {at} of {}", self.len);
+        // SAFETY: in bounds, as just checked; unique, as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
+    }
+}
+
+/// Some columns of some rows of a table.
+pub struct Columns<'a> {
+    all: Slots<'a, f32>,
+    width: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl Columns<'_> {
+    /// The columns of one of the rows, the first of them being row 0.
+    pub fn row(&mut self, row: usize) -> &mut [f32] {
+        assert!(row < self.rows.len(), "row {row} of {}", self.rows.len());
+        let at = (self.rows.start + row) * self.width + self.columns.start;
+        // SAFETY: these values are this one's alone (its maker saw to that), and the borrow of `self` keeps the slice
+        // the only one.
+        unsafe { self.all.slice(at, self.columns.len()) }
+    }
+}
+
+/// Cuts a table with rows of `width` into blocks: all `columns` of the first of `rows`, then of the second, and so on.
+/// Both kinds of range must ascend without overlap.
+pub fn blocks<'a>(
+    table: &'a mut [f32],
+    width: usize,
+    rows: impl Iterator<Item = Range<usize>>,
+    columns: impl Iterator<Item = Range<usize>> + Clone,
+) -> Vec<Columns<'a>> {
+    let (held, all) = (table.len() / width.max(1), Slots::new(table));
+    let (mut out, mut below) = (Vec::new(), 0);
+    for rows in rows {
+        assert!(below <= rows.start && rows.start <= rows.end && rows.end <= held, "rows {rows:?} of {held}");
+        below = rows.end;
+        let mut left = 0;
+        for columns in columns.clone() {
+            let fits = left <= columns.start && columns.start <= columns.end && columns.end <= width;
+            assert!(fits, "columns {columns:?} of {width}");
+            left = columns.end;
+            out.push(Columns { all, width, rows: rows.clone(), columns });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_share_is_done_once() {
+        for threads in 1..6 {
+            let pool = Pool::new(threads).unwrap();
+            for total in [0, 1, 2, 3, 7, 64, 1000] {
+                let mut seen = vec![0u8; total];
+                pool.items(&mut seen, 10_000, |i, s| *s += 1 + (i % 2) as u8);
+                assert!(seen.iter().enumerate().all(|(i, &s)| s == 1 + (i % 2) as u8), "{threads} {total}");
+            }
+        }
+    }
+
+    /// Hundreds of thousands of joins, with pauses that let the workers reach every stage of waiting, on more threads
+    /// than the machine has.
+    #[test]
+    fn joins_under_stress() {
+        for threads in [2, 3, 8] {
+            let pool = Pool::new(threads).unwrap();
+            let sum = AtomicUsize::new(0);
+            let rounds = if threads == 2 { 100_000 } else { 1_000 };
+            for round in 0..rounds {
+                pool.run(|i| {
+                    sum.fetch_add(i + round, Ordering::Relaxed);
+                });
+                if round % 997 == 0 {
+                    thread::sleep(Duration::from_micros((round % 5) as u64 * 150));
+                }
+            }
+            let expected = rounds * threads * (threads - 1) / 2 + threads * rounds * (rounds - 1) / 2;
+            assert_eq!(sum.into_inner(), expected);
+        }
+    }
+
+    #[test]
+    fn several_callers_take_turns() {
+        let pool = Pool::new(3).unwrap();
+        let sum = AtomicUsize::new(0);
+        thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    for _ in 0..500 {
+                        pool.run(|_| {
+                            sum.fetch_add(1, Ordering::Relaxed);
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(sum.into_inner(), 4 * 500 * 3);
+    }
+
+    #[test]
+    fn a_panic_surfaces_and_the_pool_lives_on() {
+        let pool = Pool::new(3).unwrap();
+        for culprit in 0..3 {
+            let caught = catch_unwind(AssertUnwindSafe(|| pool.run(|i| assert!(i != culprit, "thread {i}"))));
+            let panic = caught.expect_err("the panic was lost");
+            assert_eq!(panic.downcast_ref::<String>(), Some(&format!("thread {culprit}")));
+        }
+        let sum = AtomicUsize::new(0);
+        pool.run(|i| {
+            sum.fetch_add(i, Ordering::Relaxed);
+        });
+        assert_eq!(sum.into_inner(), 3);
+    }
+
+    #[test]
+    fn pools_end_whatever_their_workers_wait_for() {
+        for pause in [0, 50, 500] {
+            let pool = Pool::new(4).unwrap();
+            pool.run(|_| {});
+            thread::sleep(Duration::from_micros(pause));
+            drop(pool);
+        }
+    }
+}
