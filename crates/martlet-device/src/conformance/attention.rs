@@ -94,10 +94,10 @@ fn move_page<D: Device>(d: &mut D, kv: &mut D::Kv, from: u32, to: u32, via: Via)
 pub(super) fn attention<D: Device, R: Device>(s: &mut Suite<'_, D, R>) {
     let cases = [
         (1, 1, 64, 1.0, KvScheme::F32, vec![66]),
-        (4, 2, 64, 1.0, KvScheme::F16, vec![300, 1, 70, 530]),
-        (3, 3, 72, 8.0, KvScheme::F32, vec![257, 64]),
-        (6, 2, 128, 2.0, KvScheme::F16, vec![150, 255]),
-        (8, 1, 256, 1.0, KvScheme::F16, vec![90, 290]),
+        (2, 1, 64, 1.0, KvScheme::F16, vec![300, 1, 70, 530]),
+        (2, 2, 72, 8.0, KvScheme::F32, vec![257, 64]),
+        (6, 2, 128, 2.0, KvScheme::F16, vec![100, 140]),
+        (4, 1, 256, 1.0, KvScheme::F16, vec![40, 270]),
     ];
     for (i, (heads, kv_heads, dim, sharp, scheme, lengths)) in cases.into_iter().enumerate() {
         let mut random = s.random(i as u64);

@@ -141,6 +141,9 @@ pub fn check<D: Device, R: Device>(make: &dyn Fn() -> D, other: &dyn Fn() -> R, 
         ("qk_norm_rope_append", fused::qk_norm_rope_append),
         ("sample", sample::sample),
     ];
+    for name in &options.only {
+        assert!(operations.iter().any(|o| o.0 == name), "no operation is called {name}");
+    }
     for (name, operation) in operations {
         if options.only.is_empty() || options.only.iter().any(|o| o == name) {
             s.report.begin(name);

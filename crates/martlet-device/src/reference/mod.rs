@@ -75,11 +75,16 @@ fn silu(x: f32) -> f32 {
 
 /// a . b: 16 sums, the l-th over the indices l, l + 16, l + 32, ..., then added in the order of l.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let (a, b) = (a.chunks_exact(16), b.chunks_exact(16));
+    let (last_a, last_b) = (a.remainder(), b.remainder());
     let mut sums = [0.0; 16];
-    for (a, b) in a.chunks(16).zip(b.chunks(16)) {
-        for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
-            *sum += a * b;
+    for (a, b) in a.zip(b) {
+        for l in 0..16 {
+            sums[l] += a[l] * b[l];
         }
+    }
+    for l in 0..last_a.len() {
+        sums[l] += last_a[l] * last_b[l];
     }
     sums.iter().sum()
 }
