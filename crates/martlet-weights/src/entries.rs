@@ -3,7 +3,7 @@
 use crate::checkpoint::Layout;
 use crate::error::{Problem, WeightsError};
 use crate::module::{Module, rows_cols};
-use crate::names::next::Heads;
+use crate::names::next::{Cut, Heads};
 use crate::names::{self, Target};
 use crate::source::Source;
 use serde_json::Value;
@@ -124,8 +124,8 @@ impl Table<'_> {
     fn vision_kernel(&mut self, module: usize, name: String, shape: Vec<usize>) {
         let pieces = vec![Piece { module, rows: 0..rows_cols(&shape).0 }];
         let (shape, mlx) = match shape.as_slice() {
-            &[_, _, t, p, q] if p == q && t != p => (shape, false),
-            &[o, t, p, q, c] if p == q && c != q => (vec![o, c, t, p, q], true),
+            [_, _, t, p, q] if p == q && t != p => (shape, false),
+            [o, t, p, q, c] if p == q && c != q => (vec![*o, *c, *t, *p, *q], true),
             _ => {
                 let text = format!("has shape {shape:?}, expected [O, C, T, P, P] or [O, T, P, P, C]");
                 return self.problem(module, text);
@@ -156,7 +156,7 @@ impl Table<'_> {
         names: [String; 2],
         config: &Value,
         rows: fn(&Heads) -> usize,
-        cut: fn(&Heads) -> (Vec<Range<usize>>, Vec<Range<usize>>),
+        cut: fn(&Heads) -> Cut,
     ) {
         let heads = match Heads::new(config) {
             Ok(heads) => heads,

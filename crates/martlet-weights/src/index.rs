@@ -76,3 +76,6 @@ pub(crate) fn plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && !name.contains(['/', '\\', ':', '\0'])
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,8 @@ pub mod index;
 mod limits;
 mod mlx;
 mod module;
+#[cfg(test)]
+mod mutate;
 mod names;
 pub mod quantise;
 mod report;

@@ -194,3 +194,6 @@ impl fmt::Display for Packed<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

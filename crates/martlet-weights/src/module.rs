@@ -223,3 +223,6 @@ impl Module {
         self.tensors().map(|t| source.tensors[t].range.len()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests;

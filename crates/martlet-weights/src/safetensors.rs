@@ -267,3 +267,6 @@ pub fn to_bytes(format: &str, tensors: &[Tensor]) -> Vec<u8> {
     tensors.iter().for_each(|t| bytes.extend(&t.bytes));
     bytes
 }
+
+#[cfg(test)]
+mod tests;

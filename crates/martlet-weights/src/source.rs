@@ -139,3 +139,6 @@ impl Source {
         &self.files[t.file].bytes.get()[t.range.clone()]
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,9 @@ use super::number;
 use serde_json::Value;
 use std::ops::Range;
 
+/// Rows of a joint projection that make the first and the second of its parts.
+pub(crate) type Cut = (Vec<Range<usize>>, Vec<Range<usize>>);
+
 /// Shape of the linear layers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heads {
@@ -51,7 +54,7 @@ impl Heads {
     }
 
     /// Rows of in_proj_qkvz that make in_proj_qkv, and those that make in_proj_z.
-    pub fn cut_qkvz(&self) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+    pub fn cut_qkvz(&self) -> Cut {
         let [q, k, v, z] = self.widths();
         let each = |start: usize, width: usize| {
             let stride = q + k + v + z;
@@ -86,7 +89,7 @@ impl Heads {
     }
 
     /// Rows of in_proj_ba that make in_proj_b, and those that make in_proj_a.
-    pub fn cut_ba(&self) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+    pub fn cut_ba(&self) -> Cut {
         let r = self.values / self.keys;
         let each = |start: usize| (0..self.keys).map(move |h| (2 * h) * r + start..(2 * h) * r + start + r);
         (each(0).collect(), each(r).collect())

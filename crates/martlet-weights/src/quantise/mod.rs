@@ -54,6 +54,9 @@ pub struct Summary {
     pub files: Vec<String>,
 }
 
+/// Files as (name, bytes).
+pub type Files = Vec<(String, Vec<u8>)>;
+
 /// Progress in weights: (done, in all).
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
@@ -127,11 +130,8 @@ pub fn quantise(
     Ok(summary)
 }
 
-/// As [`quantise`], into memory: the files as (name, bytes). For small models that become part of a program.
-pub fn quantise_in_memory(
-    src: &Checkpoint,
-    options: Options,
-) -> Result<(Vec<(String, Vec<u8>)>, Summary), WeightsError> {
+/// As [`quantise`], into memory. For small models that become part of a program.
+pub fn quantise_in_memory(src: &Checkpoint, options: Options) -> Result<(Files, Summary), WeightsError> {
     let plan = Plan::new(src, options, SHARD_BYTES)?;
     let mut files = Vec::new();
     let summary = write::write(src, &plan, &mut Output::Memory(&mut files), &mut |_, _| {})?;
