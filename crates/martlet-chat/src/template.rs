@@ -4,19 +4,21 @@
 //! counts as a sequence) is replaced here. One difference stays: a bare float with an exponent, joined by `~`, prints
 //! positionally (`1e20 ~ ''`). Integers beyond 64 bits are floats, since that is how they are parsed.
 //!
-//! A template is outside data: its work is bounded by fuel, its output by size.
+//! A template is outside data: its work is bounded by fuel, its output by size, and the nesting of the values that it
+//! builds by a check on every assignment, since printing, comparing and freeing a value takes stack for each level.
 
 mod python;
 mod source;
 mod text;
 mod time;
 
+use std::borrow::Cow;
 use std::io;
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::value::{Kwargs, ObjectRepr, Rest, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State};
 use serde_json::{Map, Value as Json};
 
 use crate::conversation::{Conversation, Message};
@@ -25,8 +27,8 @@ use python::{JsonOptions, from_json, to_str};
 /// What a template may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct TemplateLimits {
-    /// Work: one unit is an instruction or 64 bytes produced. 50 million take a few seconds; a prompt of a million
-    /// tokens needs about one million.
+    /// Work: one unit is an instruction or 64 bytes produced. 10 million take about a second; a prompt of a million
+    /// tokens, in 2,000 messages, needs less than one million.
     pub fuel: u64,
     /// Bytes of the rendered prompt.
     pub output_bytes: usize,
@@ -36,7 +38,7 @@ pub struct TemplateLimits {
 
 impl Default for TemplateLimits {
     fn default() -> Self {
-        TemplateLimits { fuel: 50_000_000, output_bytes: 64 << 20, source_bytes: 4 << 20 }
+        TemplateLimits { fuel: 10_000_000, output_bytes: 64 << 20, source_bytes: 4 << 20 }
     }
 }
 
@@ -90,12 +92,16 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         environment.set_syntax(syntax());
         environment.set_fuel(Some(limits.fuel));
-        environment.set_formatter(|out, _, value| Ok(out.write_str(&to_str(value))?));
+        environment.set_formatter(|out, _, value| Ok(out.write_str(&to_str(value)?)?));
         environment.set_unknown_method_callback(text::method);
         environment.add_filter("tojson", to_json);
-        environment.add_filter("string", |value: &Value| to_str(value));
+        environment.add_filter("string", |value: &Value| to_str(value).map(Cow::into_owned));
         environment.add_filter("trim", text::trim);
+        environment.add_filter("join", text::join);
         environment.add_filter("indent", text::indent);
+        environment.add_filter(source::CHECKED, |state: &State<'_, '_>, value: &Value| checked(state, value, true));
+        environment
+            .add_filter(source::CHECKED_ATTRIBUTE, |state: &State<'_, '_>, value: &Value| checked(state, value, false));
         environment.add_test("sequence", is_sequence);
         environment.add_test("iterable", is_iterable);
         environment.add_function("raise_exception", raise_exception);
@@ -197,7 +203,7 @@ fn message_of(error: &Error) -> String {
 struct Raised(String);
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
-    let message = to_str(message);
+    let message = to_str(message)?.into_owned();
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
 
@@ -223,9 +229,48 @@ fn to_json(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Er
 fn separator_texts(pair: &Value) -> Result<(String, String), Error> {
     let texts: Vec<Value> = pair.try_iter()?.collect();
     match texts.as_slice() {
-        [item, key] => Ok((to_str(item), to_str(key))),
+        [item, key] => Ok((to_str(item)?.into_owned(), to_str(key)?.into_owned())),
         _ => Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators must be a pair")),
     }
+}
+
+/// A value that a template may assign: not nested too deep, and no namespace inside another one, which could then hold
+/// itself. Values of the request are not walked: JSON is nested 128 levels at most.
+fn checked(state: &State<'_, '_>, value: &Value, namespaces: bool) -> Result<Value, Error> {
+    const DEEPEST: usize = 200;
+    const MOST_ITEMS: usize = 1_000_000;
+    let refuse = |what: String| Err(Error::new(ErrorKind::InvalidOperation, what));
+    let own_container = |v: &Value| v.as_object().is_some() && !python::is_from_json(v);
+    let mut level = vec![value.clone()];
+    let mut visited = 0;
+    for _ in 0..DEEPEST {
+        let mut next = Vec::new();
+        for object in level.iter().filter(|v| own_container(v)).filter_map(Value::as_object) {
+            if !namespaces && object.type_name().ends_with("Namespace") {
+                return refuse("a namespace can not hold a namespace".into());
+            }
+            let items: Box<dyn Iterator<Item = Value>> = match object.repr() {
+                ObjectRepr::Map => Box::new(object.try_iter_pairs().into_iter().flatten().map(|(_, item)| item)),
+                ObjectRepr::Seq | ObjectRepr::Iterable => Box::new(object.try_iter().into_iter().flatten()),
+                _ => Box::new(std::iter::empty()),
+            };
+            for item in items {
+                visited += 1;
+                if visited > MOST_ITEMS {
+                    return refuse(format!("a value holds more than {MOST_ITEMS} values"));
+                }
+                if own_container(&item) {
+                    next.push(item);
+                }
+            }
+        }
+        if next.is_empty() {
+            state.consume_fuel(visited as u64)?;
+            return Ok(value.clone());
+        }
+        level = next;
+    }
+    refuse(format!("a value is nested more than {DEEPEST} levels deep"))
 }
 
 /// jinja2 calls a sequence what has a length and an index: strings and dicts too. Slices are lists in Python and lazy

@@ -2,6 +2,7 @@
 //!
 //! Templates are written for jinja2, where a bool prints as `True`, 1e16 as `1e+16` and a list with quoted strings.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
@@ -32,6 +33,11 @@ fn printed(container: Value) -> Value {
     }
 }
 
+/// Whether a list or map came from [`from_json`].
+pub(super) fn is_from_json(value: &Value) -> bool {
+    value.downcast_object_ref::<Printed>().is_some()
+}
+
 /// A list or map of the engine with Python's printing.
 #[derive(Debug)]
 struct Printed(DynObject);
@@ -59,41 +65,60 @@ impl Object for Printed {
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
-        write_repr(&mut text, &Value::from_dyn_object(self.0.clone()));
+        write_repr(&mut text, &Value::from_dyn_object(self.0.clone()))?;
         f.write_str(&text)
     }
 }
 
+/// One value may print as at most so many bytes: a short template can repeat a long conversation a million times.
+const MOST_BYTES: usize = 64 << 20;
+
 /// `str(value)`.
-pub(super) fn to_str(value: &Value) -> String {
+pub(super) fn to_str(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.as_str() {
-        Some(text) => text.to_string(),
-        None if value.is_undefined() => String::new(),
+        Some(text) => Ok(text.into()),
+        None if value.is_undefined() => Ok("".into()),
         None => {
             let mut out = String::new();
-            write_repr(&mut out, value);
-            out
+            // A failed write left a text that is too long.
+            let written = write_repr(&mut out, value);
+            check_length(&out)?;
+            written?;
+            Ok(out.into())
         }
     }
 }
 
-fn write_repr(out: &mut String, value: &Value) {
+/// Fails when a text is longer than any value may print.
+pub(super) fn check_length(text: &str) -> Result<(), Error> {
+    if text.len() > MOST_BYTES {
+        let message = format!("a value prints as more than {MOST_BYTES} bytes");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    Ok(())
+}
+
+/// Fails when the text grows past [`MOST_BYTES`].
+fn write_repr(out: &mut String, value: &Value) -> fmt::Result {
+    if out.len() > MOST_BYTES {
+        return Err(fmt::Error);
+    }
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number => match as_float(value) {
             Some(float) => out.push_str(&float_repr(float)),
-            None => drop(write!(out, "{value}")),
+            None => write!(out, "{value}")?,
         },
         ValueKind::String => write_str_repr(out, value.as_str().unwrap_or_default()),
         ValueKind::Map => {
             out.push('{');
             for (i, (key, item)) in pairs(value).enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
-                write_repr(out, &key);
+                write_repr(out, &key)?;
                 out.push_str(": ");
-                write_repr(out, &item);
+                write_repr(out, &item)?;
             }
             out.push('}');
         }
@@ -103,14 +128,15 @@ fn write_repr(out: &mut String, value: &Value) {
             let mut count = 0;
             for item in value.try_iter().into_iter().flatten() {
                 out.push_str(if count > 0 { ", " } else { "" });
-                write_repr(out, &item);
+                write_repr(out, &item)?;
                 count += 1;
             }
             out.push_str(if value.is_tuple() && count == 1 { "," } else { "" });
             out.push_str(close);
         }
-        _ => drop(write!(out, "{value}")),
+        _ => write!(out, "{value}")?,
     }
+    Ok(())
 }
 
 fn pairs(map: &Value) -> impl Iterator<Item = (Value, Value)> {
@@ -210,6 +236,7 @@ struct JsonWriter<'a> {
 
 impl JsonWriter<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        check_length(&self.out)?;
         match value.kind() {
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::None | ValueKind::Bool | ValueKind::Number => self.out.push_str(&scalar(value)),
@@ -372,7 +399,7 @@ mod tests {
             serde_json::json!({"a": [1, 2.0, true, null, "x"], "b": {}, "c": 1e20, "d": 18446744073709551615_u64});
         let value = from_json(&json);
         let expected = "{'a': [1, 2.0, True, None, 'x'], 'b': {}, 'c': 1e+20, 'd': 18446744073709551615}";
-        assert_eq!(to_str(&value), expected);
+        assert_eq!(to_str(&value).unwrap(), expected);
         assert_eq!(value.to_string(), expected);
     }
 

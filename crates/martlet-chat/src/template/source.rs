@@ -1,9 +1,15 @@
-//! Preparing a template's source: newlines as jinja2 reads them, and the tags that only transformers knows.
+//! Preparing a template's source: newlines as jinja2 reads them, the tags that only transformers knows, and a check on
+//! every assignment.
 
-/// Gives all newlines the form `\n`, and turns `{% generation %}` ... `{% endgeneration %}` into plain scopes.
+/// The filters that assignments go through; `template.rs` says what they refuse.
+pub(super) const CHECKED: &str = "checked_value";
+pub(super) const CHECKED_ATTRIBUTE: &str = "checked_attribute";
+
+/// Gives all newlines the form `\n`, turns `{% generation %}` ... `{% endgeneration %}` into plain scopes, and sends
+/// the values of `{% set %}` through a filter.
 ///
-/// transformers uses these blocks to mark what the assistant said; their content is rendered as it stands. The number
-/// of lines does not change, so errors still name the line in the file.
+/// transformers uses generation blocks to mark what the assistant said; their content is rendered as it stands. The
+/// number of lines does not change, so errors still name the line in the file.
 pub(super) fn prepare(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
@@ -21,14 +27,33 @@ pub(super) fn prepare(source: &str) -> String {
             _ => 1,
         };
         let (tag, after) = tail.split_at(length);
-        match replacement(tag) {
-            Some((word, scope)) => out.push_str(&tag.replacen(word, scope, 1)),
-            None => out.push_str(tag),
+        match assignment(tag) {
+            Some((target, value, close)) => {
+                let filter = if target.contains('.') { CHECKED_ATTRIBUTE } else { CHECKED };
+                out.push_str(&format!("{target}=({value})|{filter} {close}"));
+            }
+            None => match replacement(tag) {
+                Some((word, scope)) => out.push_str(&tag.replacen(word, scope, 1)),
+                None => out.push_str(tag),
+            },
         }
         rest = after;
     }
     out.push_str(rest);
     out
+}
+
+/// The parts of `{% set TARGET = VALUE %}`: all before the sign, the value, and the closing delimiter.
+fn assignment(tag: &str) -> Option<(&str, &str, &str)> {
+    if !tag.starts_with("{%") || tag_word(tag) != "set" {
+        return None;
+    }
+    let inner = tag.strip_suffix("%}")?;
+    let inner = inner.strip_suffix(['-', '+']).unwrap_or(inner);
+    let (before, value) = inner.split_once('=')?;
+    let target = before.trim_start_matches("{%").trim_start_matches(['-', '+']);
+    let plain = |c: char| c.is_alphanumeric() || c.is_whitespace() || "_.,()".contains(c);
+    target.chars().all(plain).then_some((before, value, &tag[inner.len()..]))
 }
 
 fn replacement(tag: &str) -> Option<(&'static str, &'static str)> {
@@ -95,11 +120,26 @@ mod tests {
                 "{% raw %}{% generation %}{% endraw %}{% generation %}",
                 "{% raw %}{% generation %}{% endraw %}{% with %}",
             ),
-            ("{% set x = '%} {% generation %}' %}", "{% set x = '%} {% generation %}' %}"),
+            ("{% if x == '%} {% generation %}' %}", "{% if x == '%} {% generation %}' %}"),
             ("generation { % {", "generation { % {"),
             ("a\r\nb\rc", "a\nb\nc"),
             ("{% gen", "{% gen"),
             ("{% raw %}ü{%", "{% raw %}ü{%"),
+        ];
+        for (source, expected) in cases {
+            assert_eq!(prepare(source), expected);
+        }
+    }
+
+    #[test]
+    fn assignments_are_checked() {
+        let cases = [
+            ("{%- set x = a == b -%}", "{%- set x =( a == b )|checked_value -%}"),
+            ("{% set n.x=[1,\n2]%}", "{% set n.x=([1,\n2])|checked_attribute %}"),
+            ("{% set a, b = 1, '%}' +%}", "{% set a, b =( 1, '%}' )|checked_value +%}"),
+            ("{% set x %}=1{% endset %}", "{% set x %}=1{% endset %}"),
+            ("{% set x | replace(old='a') %}", "{% set x | replace(old='a') %}"),
+            ("{% settle = 1 %}{{ set = 1 }}", "{% settle = 1 %}{{ set = 1 }}"),
         ];
         for (source, expected) in cases {
             assert_eq!(prepare(source), expected);

@@ -28,7 +28,10 @@ fn values_print_as_under_python() {
     check("{{ 'x' ~ yes ~ nothing ~ list ~ 3 ~ half }}", "xTrueNone[1, 'a', None, 2.0]30.5");
     check("{{ yes | string }}{{ (list | string)[0:3] }}{{ 1.0 | string }}", "True[1,1.0");
     check("{{ [1, 'b', 1e20] }}{{ ('a',) }}{{ {'k': none} }}", "[1, 'b', 1e+20]('a',){'k': None}");
-    check("{{ list | join(',') }}", "1,a,None,2.0");
+    check(
+        "{{ list | join(',') }}{{ messages | join(d='+', attribute='role') }}{{ 'ab' | join('-') }}",
+        "1,a,None,2.0user+assistanta-b",
+    );
 }
 
 #[test]
@@ -138,4 +141,27 @@ fn hostile_templates_end() {
     assert!(render("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", TemplateLimits::default()).is_err());
     assert!(render(&"(".repeat(9_000), small).is_err());
     assert!(render(&format!("{{{{ {} }}}}", "[".repeat(9_000)), small).is_err());
+}
+
+#[test]
+fn values_can_not_grow_deep_or_hold_themselves() {
+    let error = |source: &str| render_with(source, Json::Object(Map::new())).unwrap_err().to_string();
+    let deep = |value: &str| {
+        error(&format!(
+            "{{% set n = namespace(x=[]) %}}{{% for a in range(9000) %}}{{% set n.x = {value} %}}{{% endfor %}}"
+        ))
+    };
+    for value in ["[n.x]", "{'x': n.x}", "[n.x][:1]", "(n.x,)", "[n.x][::-1]", "dict(x=n.x)", "n.x | list + [n.x]"] {
+        let message = deep(value);
+        assert!(
+            message.contains("200 levels deep") || message.contains("more than 1000000 values"),
+            "{value}: {message}"
+        );
+    }
+    assert!(error(&format!("{{% set x = [] %}}{}", "{% set x = [x] %}".repeat(300))).contains("200 levels"));
+    assert!(error("{% set n = namespace() %}{% set n.me = [n] %}").contains("can not hold a namespace"));
+    assert!(error("{{ [messages] * 1000000 }}").contains("bytes"), "printed");
+    assert!(error("{{ ([messages] * 1000000) | join }}").contains("bytes"), "joined");
+    assert!(error("{{ ([messages] * 1000000) | tojson }}").contains("bytes"), "as JSON");
+    check("{% set n = namespace(x=namespace(y=1)) %}{% set n.z = messages %}{{ n.x.y }}{{ n.z | length }}", "12");
 }

@@ -5,7 +5,7 @@ use minijinja::value::{Kwargs, Rest, Value};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::python::to_str;
+use super::python::{check_length, to_str};
 
 /// Methods of strings, dicts and lists; those that are not here are the engine's.
 pub(super) fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
@@ -37,8 +37,30 @@ pub(super) fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args:
 }
 
 /// The `trim` filter, which takes any value.
-pub(super) fn trim(value: &Value, chars: Option<&str>) -> String {
-    strip(&to_str(value), chars, true, true).to_string()
+pub(super) fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    Ok(strip(&to_str(value)?, chars, true, true).to_string())
+}
+
+/// The `join(d="", attribute=none)` filter.
+pub(super) fn join(value: &Value, glue: Option<&str>, kwargs: Kwargs) -> Result<String, Error> {
+    let glue = match glue {
+        Some(glue) => glue,
+        None => kwargs.get::<Option<&str>>("d")?.unwrap_or_default(),
+    };
+    let attribute = kwargs.get::<Option<&str>>("attribute")?;
+    kwargs.assert_all_used()?;
+    let mut out = String::new();
+    for (i, item) in value.try_iter()?.enumerate() {
+        if i > 0 {
+            out.push_str(glue);
+        }
+        match attribute {
+            Some(name) => out.push_str(&to_str(&item.get_attr(name)?)?),
+            None => out.push_str(&to_str(&item)?),
+        }
+        check_length(&out)?;
+    }
+    Ok(out)
 }
 
 /// The `indent(width=4, first=false, blank=false)` filter; `width` may be the text to indent with.
