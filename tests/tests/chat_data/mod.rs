@@ -1,5 +1,6 @@
 //! Where the chat tests find their data: in the project, or prepared by a script because it belongs to others.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 /// A path below the project's root.
@@ -21,6 +22,7 @@ pub fn prepared(what: &str, path: PathBuf) -> Option<PathBuf> {
     }
     let message = format!("NOT RUN: {what}: {} is not there; tools/prepare-test-data.sh makes it", path.display());
     assert!(std::env::var_os("MARTLET_REQUIRE_TEST_DATA").is_none_or(|v| v != "1"), "{message}");
-    eprintln!("{message}");
+    // Past the test runner, which swallows what a passing test prints.
+    let _ = writeln!(std::io::stderr(), "{message}");
     None
 }
