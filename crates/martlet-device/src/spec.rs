@@ -113,7 +113,8 @@ pub struct ExpertShape {
     pub width: usize,
 }
 
-/// How a router chooses: softmax over all `experts`, the `chosen` largest (ties to the lower index), and, where
+/// How a router chooses: softmax over all `experts`, the `chosen` largest (compared as logits, so that no rounding of an
+/// exponential decides; ties to the lower index), and, where
 /// `renormalise` is set, their weights divided by their sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteSpec {
