@@ -153,6 +153,11 @@ impl<D: Device> Runner<D> {
         (&mut self.d, &mut self.cache)
     }
 
+    /// Whether the checkpoint has a draft head.
+    pub fn has_mtp(&self) -> bool {
+        self.model.mtp.is_some()
+    }
+
     pub fn max_rows(&self) -> usize {
         self.max_rows
     }
