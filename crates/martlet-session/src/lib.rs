@@ -1,1 +1,39 @@
-//! martlet-session
+//! Where chat meets engine: a conversation, a text or token ids in, events out. For programs that embed martlet, the
+//! command line and the server; it knows neither terminals nor HTTP.
+//!
+//! ```no_run
+//! use martlet_session::{Event, ModelSource, Options, Prompt, Session, TurnOptions};
+//! use martlet_chat::{Conversation, Message, Role};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let source = ModelSource::Path("models/fledgling".into());
+//! let session = Session::open(&source, &Options::default(), &mut |_, _| {})?;
+//! let chat = Conversation::new(vec![Message::text(Role::User, "Hello")]);
+//! for event in session.start(&Prompt::Chat(chat), &TurnOptions::default())? {
+//!     if let Event::Text(piece) = event? {
+//!         print!("{piece}");
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+
+mod device;
+mod drafts;
+mod error;
+mod events;
+mod output;
+mod request;
+mod session;
+mod source;
+mod stop;
+mod turn;
+
+pub use device::DeviceKind;
+pub use drafts::{DraftCheck, check_drafts};
+pub use error::{OpenError, SessionError};
+pub use events::{Answer, Event, FinishReason, Outcome, TokenInfo, Usage};
+pub use request::{MAX_STOPS, Prompt, TurnOptions, default_sampling};
+pub use session::{Options, Session};
+pub use source::{EmbeddedModel, ModelSource};
+pub use turn::Turn;
+
+pub use martlet_engine::{ParamError, Refused, Sampling, Timings};

@@ -1,0 +1,73 @@
+//! The one place above the devices that names them.
+
+use crate::OpenError;
+use martlet_cpu::{Cpu, CpuOptions};
+use martlet_device::reference::Reference;
+use martlet_device::{Device, KvScheme};
+use std::fmt;
+use std::str::FromStr;
+
+/// What computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The best that this machine has.
+    #[default]
+    Auto,
+    /// Plain loops in f32 on one thread: slow, and the definition of what is right.
+    Reference,
+    Cpu,
+}
+
+impl DeviceKind {
+    pub const NAMES: [&str; 3] = ["auto", "reference", "cpu"];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeviceKind::Auto => "auto",
+            DeviceKind::Reference => "reference",
+            DeviceKind::Cpu => "cpu",
+        }
+    }
+
+    /// How keys and values are kept where nothing else is asked for: in full on the reference device.
+    pub(crate) fn default_kv(self) -> KvScheme {
+        match self {
+            DeviceKind::Reference => KvScheme::F32,
+            DeviceKind::Auto | DeviceKind::Cpu => KvScheme::F16,
+        }
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for DeviceKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DeviceKind, String> {
+        [DeviceKind::Auto, DeviceKind::Reference, DeviceKind::Cpu]
+            .into_iter()
+            .find(|k| k.as_str() == text)
+            .ok_or_else(|| format!("\"{text}\" is no device; known are {}", DeviceKind::NAMES.join(", ")))
+    }
+}
+
+/// Work that is the same on every device.
+pub(crate) trait OnDevice {
+    type Out;
+    fn run<D: Device>(self, device: D) -> Result<Self::Out, OpenError>;
+}
+
+/// Runs `work` on a device of the kind asked for.
+pub(crate) fn with_device<W: OnDevice>(kind: DeviceKind, threads: Option<usize>, work: W) -> Result<W::Out, OpenError> {
+    match kind {
+        DeviceKind::Reference => work.run(Reference::new()),
+        DeviceKind::Auto | DeviceKind::Cpu => {
+            let cpu = Cpu::new(CpuOptions { threads, isa: None }).map_err(|e| OpenError::Device(e.to_string()))?;
+            work.run(cpu)
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What can go wrong between a caller and a model.
+
+use martlet_chat::{ChatModelError, TokenizerError};
+use martlet_engine::{EngineError, Refused};
+use martlet_model::ModelError;
+use martlet_weights::WeightsError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The model can not be used at all.
+    #[error("cannot open model \"{model}\": {source}")]
+    Open { model: String, source: Box<OpenError> },
+    /// The conversation or the text can not become a prompt.
+    #[error(transparent)]
+    Prompt(#[from] ChatModelError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The request was refused before any work.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("stop strings: {found} were given; at most {limit} are watched for")]
+    TooManyStops { found: usize, limit: usize },
+    #[error("stop strings: number {index} is empty, and would end every answer at once")]
+    EmptyStop { index: usize },
+    /// The engine broke down during the answer.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Why a model can not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Text(#[from] ChatModelError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("the device can not be used: {0}")]
+    Device(String),
+    #[error("the checkpoint has no multi-token-prediction head")]
+    NoDrafts,
+}
+
+impl OpenError {
+    /// The error with the name of the model.
+    pub(crate) fn of(self, model: &str) -> SessionError {
+        SessionError::Open { model: model.to_string(), source: Box::new(self) }
+    }
+}

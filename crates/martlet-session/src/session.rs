@@ -1,0 +1,189 @@
+//! An open model.
+
+use crate::device::{DeviceKind, OnDevice, with_device};
+use crate::request::with_defaults;
+use crate::{ModelSource, OpenError, Prompt, SessionError, Turn, TurnOptions, default_sampling};
+use martlet_chat::{
+    ChatModel, ChatModelError, Conversation, Detokenizer, GenerationConfig, SpecialTokens, ThinkingSplitter,
+    prompt_opens_thinking,
+};
+use martlet_device::{Device, KvScheme};
+use martlet_engine::{Engine, EngineOptions, Request};
+use martlet_model::{Model, ModelSpec};
+use martlet_weights::Checkpoint;
+
+/// How a model is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub device: DeviceKind,
+    /// Threads that compute; `None`: one for each core that this process may use.
+    pub threads: Option<usize>,
+    /// Tokens of the longest sequence, prompt and answer; `None`: what the model was made for, as far as free memory
+    /// goes.
+    pub context: Option<usize>,
+    /// Sequences at a time.
+    pub sequences: usize,
+    /// Most prompt tokens of one step. It never changes a result: larger is faster, smaller is stopped sooner.
+    pub prefill_chunk: usize,
+    /// How keys and values are kept; `None`: F32 on the reference device, else F16.
+    pub kv: Option<KvScheme>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { device: DeviceKind::Auto, threads: None, context: None, sequences: 1, prefill_chunk: 256, kv: None }
+    }
+}
+
+/// A model that answers. It can be shared between threads; turns run one after another, or side by side as far as
+/// [`Options::sequences`] allows. Dropping it ends the turns that still run.
+pub struct Session {
+    name: String,
+    engine: Engine,
+    device: &'static str,
+    kv_bytes: Option<u64>,
+    /// None when the checkpoint has no tokenizer; then only ids can be prompts.
+    text: Option<ChatModel>,
+    generation: GenerationConfig,
+}
+
+/// A prompt that became token ids.
+struct Prepared {
+    ids: Vec<u32>,
+    /// Of conversations: whether the prompt ends inside thinking.
+    thinking: Option<bool>,
+}
+
+impl Session {
+    /// Opens a model. `progress` is told (tensors loaded, tensors in all).
+    pub fn open(
+        source: &ModelSource,
+        options: &Options,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Session, SessionError> {
+        Session::try_open(source, options, progress).map_err(|e| e.of(&source.name()))
+    }
+
+    fn try_open(
+        source: &ModelSource,
+        options: &Options,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Session, OpenError> {
+        let files = source.text_files()?;
+        let checkpoint = source.checkpoint()?;
+        let (text, generation) = match ChatModel::load(&files) {
+            Ok(text) => (Some(text), None),
+            Err(ChatModelError::NoTokenizer { .. }) => (None, Some(GenerationConfig::load(&files)?)),
+            Err(e) => return Err(e.into()),
+        };
+        let generation = generation.or(text.as_ref().map(|t| t.generation.clone())).unwrap_or_default();
+        let start = Start { checkpoint: &checkpoint, options, progress };
+        let Started { engine, device, kv_bytes } = with_device(options.device, options.threads, start)?;
+        Ok(Session { name: source.name(), engine, device, kv_bytes, text, generation })
+    }
+
+    /// The model's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn spec(&self) -> &ModelSpec {
+        self.engine.spec()
+    }
+
+    /// Tokens of the longest sequence.
+    pub fn context(&self) -> usize {
+        self.engine.context()
+    }
+
+    /// The device that computes.
+    pub fn device(&self) -> &'static str {
+        self.device
+    }
+
+    /// Bytes that keys and values may take, as measured when the model was opened; `None` where the system does not say.
+    pub fn kv_bytes(&self) -> Option<u64> {
+        self.kv_bytes
+    }
+
+    /// Tokenizer and template; `None` when the checkpoint has no tokenizer.
+    pub fn text(&self) -> Option<&ChatModel> {
+        self.text.as_ref()
+    }
+
+    /// Token ids of a prompt.
+    pub fn prompt_ids(&self, prompt: &Prompt) -> Result<Vec<u32>, SessionError> {
+        Ok(self.prepare(prompt)?.ids)
+    }
+
+    /// Begins a turn, or refuses it before any work.
+    pub fn start(&self, prompt: &Prompt, options: &TurnOptions) -> Result<Turn, SessionError> {
+        options.check()?;
+        let prepared = self.prepare(prompt)?;
+        let defaults = default_sampling(self.spec(), &self.generation.defaults, prepared.thinking.unwrap_or(false));
+        let request = Request {
+            prompt: prepared.ids.clone(),
+            sampling: with_defaults(&options.sampling, &defaults),
+            stop: if options.ignore_eos { Vec::new() } else { self.generation.stop_ids.clone() },
+            max_tokens: options.max_tokens,
+            logit_bias: options.logit_bias.clone(),
+            logprobs: options.logprobs,
+        };
+        let handle = self.engine.submit(request)?;
+        let splitter = prepared.thinking.map(ThinkingSplitter::new);
+        Ok(Turn::new(handle, prepared.ids, self.detokenizer(), splitter, options))
+    }
+
+    fn detokenizer(&self) -> Option<Detokenizer> {
+        self.text.as_ref().map(|t| t.tokenizer.detokenizer(SpecialTokens::Skip))
+    }
+
+    fn prepare(&self, prompt: &Prompt) -> Result<Prepared, SessionError> {
+        match prompt {
+            Prompt::Ids(ids) => Ok(Prepared { ids: ids.clone(), thinking: None }),
+            Prompt::Text(text) => Ok(Prepared { ids: self.text_needed()?.tokenizer.encode(text)?, thinking: None }),
+            Prompt::Chat(chat) => self.render(chat),
+        }
+    }
+
+    fn render(&self, chat: &Conversation) -> Result<Prepared, SessionError> {
+        let text = self.text_needed()?;
+        let rendered = text.render(chat, true)?;
+        let thinking = Some(prompt_opens_thinking(&rendered));
+        Ok(Prepared { ids: text.tokenizer.encode(&rendered)?, thinking })
+    }
+
+    fn text_needed(&self) -> Result<&ChatModel, SessionError> {
+        let missing = || ChatModelError::NoTokenizer { origin: self.name.clone() };
+        Ok(self.text.as_ref().ok_or_else(missing)?)
+    }
+}
+
+/// Takes a checkpoint to a device and starts the engine there.
+struct Start<'a> {
+    checkpoint: &'a Checkpoint,
+    options: &'a Options,
+    progress: &'a mut dyn FnMut(usize, usize),
+}
+
+struct Started {
+    engine: Engine,
+    device: &'static str,
+    kv_bytes: Option<u64>,
+}
+
+impl OnDevice for Start<'_> {
+    type Out = Started;
+
+    fn run<D: Device>(self, d: D) -> Result<Started, OpenError> {
+        let Options { sequences, prefill_chunk, context, .. } = *self.options;
+        let device = d.name();
+        let (model, experts) = Model::load(&d, self.checkpoint, self.progress)?;
+        // Measured with the weights in place. An eighth is left to scratch and to the rest of the machine.
+        let kv_bytes = martlet_io::memory::memory().map(|m| m.free / 8 * 7);
+        let kv = self.options.kv.unwrap_or(self.options.device.default_kv());
+        let options = EngineOptions { context, sequences, prefill_chunk, kv, kv_bytes };
+        let engine = Engine::start(d, model, Box::new(experts), options)?;
+        Ok(Started { engine, device, kv_bytes })
+    }
+}
