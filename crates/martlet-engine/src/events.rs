@@ -3,8 +3,8 @@
 use crate::runner::StepError;
 use std::time::Duration;
 
-/// Events of one request, in order: `Prefill` any number of times, `Token` any number of times, then `Finished` or
-/// `Failed` once.
+/// Events of one request, in order: `Prefill` any number of times, `Token` any number of times, `End` if a stop token
+/// came, then `Finished` or `Failed` once.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Prompt tokens computed so far.
@@ -13,6 +13,8 @@ pub enum Event {
         total: usize,
     },
     Token(TokenEvent),
+    /// The stop token that ends the answer.
+    End(TokenEvent),
     Finished {
         reason: Finish,
         timings: Timings,
@@ -20,7 +22,7 @@ pub enum Event {
     Failed(EngineError),
 }
 
-/// A generated token; stop tokens are not reported.
+/// A generated token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenEvent {
     pub id: u32,

@@ -123,6 +123,7 @@ impl Sequence {
         self.generated += 1;
         let Sampled { token, logprob, top } = sampled;
         if self.request.stop.contains(&token) {
+            let _ = self.events.send(Event::End(TokenEvent { id: token, logprob, top }));
             return Some(Finish::Stop(token));
         }
         self.tokens.push(token);
