@@ -46,15 +46,14 @@ impl Buffer {
     pub(super) fn write(&mut self, row: usize, values: &[f32]) -> Result<(), DeviceError> {
         let (rows, cols, start) = (self.rows(), self.cols, row * self.cols);
         match self.values.get_mut(start..start + values.len()) {
-            Some(place) if values.len().is_multiple_of(cols.max(1)) => place.copy_from_slice(values),
+            Some(place) if values.len().is_multiple_of(cols.max(1)) => {
+                place.copy_from_slice(values);
+                Ok(())
+            }
             _ => {
-                return Err(failed(format!(
-                    "write {} values at row {row} of a buffer of {rows} rows of {cols}",
-                    values.len()
-                )));
+                Err(failed(format!("write {} values at row {row} of a buffer of {rows} rows of {cols}", values.len())))
             }
         }
-        Ok(())
     }
 }
 
