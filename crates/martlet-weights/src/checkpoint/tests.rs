@@ -1,7 +1,9 @@
 //! The fixtures and the small model open, and all their tensors are what other tools see in them.
 
 use super::*;
-use martlet_tensor::Scheme;
+use crate::safetensors::{Tensor, to_bytes};
+use martlet_tensor::scheme::{Encoded, encode};
+use martlet_tensor::{Dtype, Float, Scheme};
 use std::path::PathBuf;
 
 fn root() -> PathBuf {
@@ -153,4 +155,62 @@ fn settings_in_config_name_modules() {
     assert_eq!(bits("layers.0.mlp.gate.weight"), 8);
     assert_eq!(bits("layers.0.linear_attn.in_proj_qkv.weight"), 4);
     assert_eq!(bits("lm_head.weight"), 6);
+}
+
+/// All tensors of a fixture as they are stored.
+fn stored_tensors(checkpoint: &Checkpoint) -> Vec<Tensor> {
+    let tensor = |(i, t): (usize, &crate::source::Raw)| Tensor {
+        name: t.name.clone(),
+        dtype: t.dtype,
+        shape: t.shape.clone(),
+        bytes: checkpoint.source.bytes(i).to_vec(),
+    };
+    checkpoint.source.tensors.iter().enumerate().map(tensor).collect()
+}
+
+/// MLX shards with a draft head in a file of its own, experts that differ from what config.json says of the rest, and
+/// a vision tower: what people publish.
+#[test]
+fn checkpoints_put_together_from_others_open() {
+    let (mlx, hf) = (fixture("moe-mlx-q4"), fixture("moe"));
+    let mut model = stored_tensors(&mlx);
+    // The experts of layer 1 again, in groups of 32 with F16 scales; config.json does not name them.
+    let name = "layers.1.mlp.experts.up_proj.weight";
+    let scheme = Scheme::Affine { bits: 4, group: 32, scale: Float::F16 };
+    let mut e = Encoded::default();
+    hf.vector(name).unwrap().chunks(64).for_each(|row| encode(scheme, row, &mut e));
+    let module = "language_model.model.layers.1.mlp.switch_mlp.up_proj";
+    for t in &mut model {
+        let (dtype, shape, bytes) = match t.name.strip_prefix(module) {
+            Some(".weight") => (Dtype::U32, [16, 64, 8], &e.codes),
+            Some(".scales") => (Dtype::F16, [16, 64, 2], &e.scales),
+            Some(".biases") => (Dtype::F16, [16, 64, 2], &e.biases),
+            _ => continue,
+        };
+        (t.dtype, t.shape, t.bytes) = (dtype, shape.to_vec(), bytes.clone());
+    }
+    let kernel: Vec<f32> = (0..2 * 2 * 4 * 4 * 3).map(|i| i as f32).collect();
+    model.push(Tensor::floats("vision_tower.patch_embed.proj.weight", Float::F16, &[2, 2, 4, 4, 3], &kernel));
+    let mut draft = stored_tensors(&hf);
+    draft.retain(|t| t.name.starts_with("mtp."));
+
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("model.safetensors"), to_bytes("mlx", &model)).unwrap();
+    std::fs::write(dir.path().join("mtp.safetensors"), to_bytes("pt", &draft)).unwrap();
+    std::fs::write(dir.path().join("config.json"), mlx.config().to_string()).unwrap();
+    let mut c = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(c.layout(), Layout::Mlx);
+    assert_eq!(c.matrix(name).unwrap().scheme(), scheme);
+    assert_eq!(c.shape(name), Some(&[16, 64, 64][..]));
+    // [O, T, P, P, C] comes as [O, C, T, P, P].
+    let kernel = "visual.patch_embed.proj.weight";
+    assert_eq!(c.shape(kernel), Some(&[2, 3, 2, 4, 4][..]));
+    assert_eq!(c.vector(kernel).unwrap()[..3], [0.0, 3.0, 6.0]);
+    // The draft head in the Hugging Face convention, once it is told so.
+    let norm = "mtp.layers.0.self_attn.q_norm.weight";
+    assert_ne!(c.vector(norm).unwrap(), hf.vector(norm).unwrap());
+    c.set_mtp_norm_shift(true);
+    for name in hf.names().filter(|n| n.starts_with("mtp.")) {
+        assert_eq!(c.vector(name).unwrap(), hf.vector(name).unwrap(), "{name}");
+    }
 }
