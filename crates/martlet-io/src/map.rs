@@ -19,33 +19,19 @@ pub enum MapError {
     #[error("can not map {}: {source}", path.display())]
     Map { path: PathBuf, source: io::Error },
     #[error("{}: bytes {start} to {end} were asked for, the file has {len}", path.display())]
-    Range {
-        path: PathBuf,
-        start: u64,
-        end: u64,
-        len: u64,
-    },
+    Range { path: PathBuf, start: u64, end: u64, len: u64 },
 }
 
 impl Map {
     /// Maps the file at `path`. A folder, or a file that can not be read, is an error that names it.
     pub fn open(path: &Path) -> Result<Map, MapError> {
-        let open = |source| MapError::Open {
-            path: path.to_path_buf(),
-            source,
-        };
+        let open = |source| MapError::Open { path: path.to_path_buf(), source };
         let file = File::open(path).map_err(open)?;
         if file.metadata().map_err(open)?.is_dir() {
             return Err(open(io::Error::from(io::ErrorKind::IsADirectory)));
         }
-        let map = map_file(&file).map_err(|source| MapError::Map {
-            path: path.to_path_buf(),
-            source,
-        })?;
-        Ok(Map {
-            path: path.to_path_buf(),
-            map,
-        })
+        let map = map_file(&file).map_err(|source| MapError::Map { path: path.to_path_buf(), source })?;
+        Ok(Map { path: path.to_path_buf(), map })
     }
 
     pub fn path(&self) -> &Path {

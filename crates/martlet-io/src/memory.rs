@@ -17,12 +17,7 @@ pub struct Memory {
 pub fn memory() -> Option<Memory> {
     let machine = machine()?;
     let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    Some(
-        groups(&text, Path::new("/sys/fs/cgroup"))
-            .iter()
-            .filter_map(|dir| group(dir))
-            .fold(machine, tighter),
-    )
+    Some(groups(&text, Path::new("/sys/fs/cgroup")).iter().filter_map(|dir| group(dir)).fold(machine, tighter))
 }
 
 /// The most memory that this process has had resident, in bytes.
@@ -36,10 +31,7 @@ pub fn peak_resident() -> Option<u64> {
 }
 
 fn tighter(a: Memory, b: Memory) -> Memory {
-    Memory {
-        total: a.total.min(b.total),
-        free: a.free.min(b.free),
-    }
+    Memory { total: a.total.min(b.total), free: a.free.min(b.free) }
 }
 
 /// "Name:   123 kB" of /proc/meminfo and /proc/self/status, in bytes.
@@ -52,10 +44,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 #[cfg(target_os = "linux")]
 fn machine() -> Option<Memory> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    Some(Memory {
-        total: field(&text, "MemTotal:")?,
-        free: field(&text, "MemAvailable:")?,
-    })
+    Some(Memory { total: field(&text, "MemTotal:")?, free: field(&text, "MemAvailable:")? })
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -110,9 +99,7 @@ fn group(dir: &Path) -> Option<Memory> {
     let number = |name: &str| -> Option<u64> { std::fs::read_to_string(dir.join(name)).ok()?.trim().parse().ok() };
     let stat = |key: &str| -> u64 {
         let text = std::fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
-        let line = text
-            .lines()
-            .find_map(|l| l.strip_prefix(key).and_then(|l| l.strip_prefix(' ')));
+        let line = text.lines().find_map(|l| l.strip_prefix(key).and_then(|l| l.strip_prefix(' ')));
         line.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
     };
     let (total, used, droppable) = match number("memory.max") {
@@ -123,10 +110,7 @@ fn group(dir: &Path) -> Option<Memory> {
             (limit, number("memory.usage_in_bytes")?, files)
         }
     };
-    Some(Memory {
-        total,
-        free: total.saturating_sub(used.saturating_sub(droppable)),
-    })
+    Some(Memory { total, free: total.saturating_sub(used.saturating_sub(droppable)) })
 }
 
 #[cfg(test)]
@@ -146,10 +130,7 @@ mod tests {
     fn groups_are_walked_up_to_the_root() {
         let root = Path::new("/g");
         let dirs = groups("0::/user/me\n3:cpu:/x\n4:memory,rdma:/y\nbroken\n", root);
-        let dirs: Vec<_> = dirs
-            .iter()
-            .map(|d| d.to_string_lossy().trim_end_matches('/').to_string())
-            .collect();
+        let dirs: Vec<_> = dirs.iter().map(|d| d.to_string_lossy().trim_end_matches('/').to_string()).collect();
         assert_eq!(dirs, ["/g/user/me", "/g/user", "/g", "/g/memory/y", "/g/memory"]);
     }
 

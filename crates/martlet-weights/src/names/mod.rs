@@ -106,3 +106,61 @@ pub(crate) fn number(config: &Value, key: &str) -> Option<usize> {
     let text = config.get("text_config").unwrap_or(config);
     text.get(key)?.as_u64().and_then(|n| usize::try_from(n).ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_of_all_formats_go() {
+        for (stored, canonical) in [
+            ("model.language_model.layers.0.mlp.gate.weight", "layers.0.mlp.gate.weight"),
+            ("language_model.model.embed_tokens.scales", "embed_tokens.scales"),
+            ("language_model.lm_head.weight", "lm_head.weight"),
+            ("language_model.mtp.fc.weight", "mtp.fc.weight"),
+            ("model.norm.weight", "norm.weight"),
+            ("model.visual.pos_embed.weight", "visual.pos_embed.weight"),
+            ("vision_tower.pos_embed.weight", "visual.pos_embed.weight"),
+            ("mtp.norm.weight", "mtp.norm.weight"),
+        ] {
+            assert_eq!(strip_prefix(stored), canonical);
+        }
+    }
+
+    #[test]
+    fn only_norms_of_one_kind_are_shifted() {
+        for name in
+            ["norm.weight", "mtp.norm.weight", "layers.3.self_attn.k_norm.weight", "mtp.pre_fc_norm_hidden.weight"]
+        {
+            assert!(is_shifted_norm(name), "{name}");
+        }
+        for name in [
+            "layers.0.linear_attn.norm.weight",
+            "visual.merger.norm.weight",
+            "visual.blocks.0.norm1.weight",
+            "lm_head.weight",
+        ] {
+            assert!(!is_shifted_norm(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn widths_follow_the_config() {
+        let config = serde_json::json!({"text_config": {
+            "hidden_size": 10, "num_attention_heads": 3, "head_dim": 4, "moe_intermediate_size": 5,
+            "shared_expert_intermediate_size": 6, "intermediate_size": 7
+        }});
+        for (name, width) in [
+            ("mtp.fc.weight", Some(20)),
+            ("layers.0.self_attn.o_proj.weight", Some(12)),
+            ("layers.0.mlp.switch_mlp.down_proj.weight", Some(5)),
+            ("layers.0.mlp.shared_expert.down_proj", Some(6)),
+            ("layers.0.mlp.down_proj.weight", Some(7)),
+            ("lm_head.weight", Some(10)),
+            ("layers.0.linear_attn.out_proj.weight", None),
+            ("visual.blocks.0.attn.proj.weight", None),
+        ] {
+            assert_eq!(input_width(name, &config), width, "{name}");
+        }
+    }
+}
