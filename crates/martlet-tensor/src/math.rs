@@ -78,11 +78,7 @@ fn power(n: i32) -> f32 {
 /// Natural logarithm.
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
-    let (y, e) = if x < f32::MIN_POSITIVE {
-        (x * 33_554_432.0, -25)
-    } else {
-        (x, 0)
-    };
+    let (y, e) = if x < f32::MIN_POSITIVE { (x * 33_554_432.0, -25) } else { (x, 0) };
     // y = m * 2^e with m between sqrt(1/2) and sqrt(2).
     let bits = y.to_bits();
     let shift = (bits.wrapping_sub(0x3f35_04f3) as i32) >> 23;
@@ -151,11 +147,7 @@ fn power64(n: i64) -> f64 {
 /// Natural logarithm in double precision.
 #[inline(always)]
 pub fn ln64(x: f64) -> f64 {
-    let (y, e) = if x < f64::MIN_POSITIVE {
-        (x * 18_014_398_509_481_984.0, -54)
-    } else {
-        (x, 0)
-    };
+    let (y, e) = if x < f64::MIN_POSITIVE { (x * 18_014_398_509_481_984.0, -54) } else { (x, 0) };
     let bits = y.to_bits();
     let shift = (bits.wrapping_sub(0x3fe6_a09e_667f_3bcd) as i64) >> 52;
     let f = f64::from_bits(bits.wrapping_sub((shift as u64) << 52)) - 1.0;
@@ -177,10 +169,7 @@ mod tests {
 
     /// Every 509th float and its neighbours: all exponents, both signs.
     fn floats() -> impl Iterator<Item = f32> {
-        (0..=u32::MAX)
-            .step_by(509)
-            .map(f32::from_bits)
-            .filter(|x| x.is_finite())
+        (0..=u32::MAX).step_by(509).map(f32::from_bits).filter(|x| x.is_finite())
     }
 
     /// Error of `got` in units of the last place of `want`; subnormal results count in units of the smallest.
@@ -224,10 +213,7 @@ mod tests {
     fn limits_are_right() {
         let (inf, nan) = (f32::INFINITY, f32::NAN);
         assert_eq!((exp(-inf), exp(inf), exp(0.0), exp(-0.0)), (0.0, inf, 1.0, 1.0));
-        assert_eq!(
-            (exp(88.73), exp(f32::MAX), exp(-104.0), exp(f32::MIN)),
-            (inf, inf, 0.0, 0.0)
-        );
+        assert_eq!((exp(88.73), exp(f32::MAX), exp(-104.0), exp(f32::MIN)), (inf, inf, 0.0, 0.0));
         assert_eq!((ln(0.0), ln(-0.0), ln(inf), ln(1.0)), (-inf, -inf, inf, 0.0));
         assert!(ln(-1.0).is_nan() && ln(-inf).is_nan());
         assert_eq!((sigmoid(-inf), sigmoid(inf), sigmoid(0.0)), (0.0, 1.0, 0.5));
@@ -237,14 +223,8 @@ mod tests {
             assert!(f(nan).is_nan());
         }
         assert!(exp64(f64::NAN).is_nan() && ln64(f64::NAN).is_nan() && ln64(-1.0).is_nan());
-        assert_eq!(
-            (exp64(f64::NEG_INFINITY), exp64(f64::INFINITY), exp64(0.0)),
-            (0.0, f64::INFINITY, 1.0)
-        );
-        assert_eq!(
-            (ln64(0.0), ln64(f64::INFINITY), ln64(1.0)),
-            (f64::NEG_INFINITY, f64::INFINITY, 0.0)
-        );
+        assert_eq!((exp64(f64::NEG_INFINITY), exp64(f64::INFINITY), exp64(0.0)), (0.0, f64::INFINITY, 1.0));
+        assert_eq!((ln64(0.0), ln64(f64::INFINITY), ln64(1.0)), (f64::NEG_INFINITY, f64::INFINITY, 0.0));
     }
 
     /// Softmax relies on it: a larger score never gets a smaller weight.
@@ -263,9 +243,7 @@ mod tests {
     fn double_functions_agree_with_the_standard_library() {
         let mut state = 1u64;
         for _ in 0..2_000_000 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let unit = (state >> 11) as f64 * 2f64.powi(-53);
             let far = |got: f64, want: f64| (got.to_bits() as i64).wrapping_sub(want.to_bits() as i64).abs();
             let x = unit * 1400.0 - 700.0;

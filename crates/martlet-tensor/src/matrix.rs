@@ -45,12 +45,7 @@ pub enum ShapeError {
     #[error("rows of {cols} values can not be stored as {scheme}")]
     Cols { cols: usize, scheme: String },
     #[error("{what} of {rows} rows take {expected} bytes, found {found}")]
-    Bytes {
-        what: &'static str,
-        rows: usize,
-        expected: usize,
-        found: usize,
-    },
+    Bytes { what: &'static str, rows: usize, expected: usize, found: usize },
     #[error("matrices of {a} and {b} can not be joined")]
     Join { a: String, b: String },
 }
@@ -58,14 +53,7 @@ pub enum ShapeError {
 impl<'a> Part<'a> {
     /// `rows` rows with the given bytes; scales and biases empty where the scheme has none.
     pub fn new(rows: usize, codes: &'a [u8], scales: &'a [u8], biases: &'a [u8]) -> Part<'a> {
-        Part {
-            rows,
-            codes,
-            scales,
-            biases,
-            global: 1.0,
-            block_row: 0,
-        }
+        Part { rows, codes, scales, biases, global: 1.0, block_row: 0 }
     }
 
     fn check(&self, scheme: Scheme, cols: usize) -> Result<(), ShapeError> {
@@ -74,31 +62,14 @@ impl<'a> Part<'a> {
             _ => self.rows,
         };
         let want = [
-            (
-                "codes",
-                self.codes.len(),
-                self.rows.checked_mul(scheme.code_bytes(cols)),
-            ),
-            (
-                "scales",
-                self.scales.len(),
-                scale_rows.checked_mul(scheme.scale_bytes(cols)),
-            ),
-            (
-                "biases",
-                self.biases.len(),
-                self.rows.checked_mul(scheme.bias_bytes(cols)),
-            ),
+            ("codes", self.codes.len(), self.rows.checked_mul(scheme.code_bytes(cols))),
+            ("scales", self.scales.len(), scale_rows.checked_mul(scheme.scale_bytes(cols))),
+            ("biases", self.biases.len(), self.rows.checked_mul(scheme.bias_bytes(cols))),
         ];
         for (what, found, expected) in want {
             let expected = expected.unwrap_or(usize::MAX);
             if found != expected {
-                return Err(ShapeError::Bytes {
-                    what,
-                    rows: self.rows,
-                    expected,
-                    found,
-                });
+                return Err(ShapeError::Bytes { what, rows: self.rows, expected, found });
             }
         }
         Ok(())
@@ -110,10 +81,7 @@ impl<'a> Part<'a> {
             Scheme::Fp8Block { .. } => {
                 let (first, size) = ((self.block_row + rows.start) / FP8_BLOCK, scheme.scale_bytes(cols));
                 let last = (self.block_row + rows.end).div_ceil(FP8_BLOCK);
-                (
-                    &self.scales[first * size..last.max(first) * size],
-                    (self.block_row + rows.start) % FP8_BLOCK,
-                )
+                (&self.scales[first * size..last.max(first) * size], (self.block_row + rows.start) % FP8_BLOCK)
             }
             _ => (cut(self.scales, scheme.scale_bytes(cols)), 0),
         };
@@ -132,10 +100,7 @@ impl<'a> Matrix<'a> {
     /// A matrix of `parts`, one below the other. Fails when a part's bytes do not fit `scheme` and `cols`.
     pub fn new(scheme: Scheme, cols: usize, parts: Vec<Part<'a>>) -> Result<Matrix<'a>, ShapeError> {
         if !scheme.fits(cols) {
-            return Err(ShapeError::Cols {
-                cols,
-                scheme: scheme.to_string(),
-            });
+            return Err(ShapeError::Cols { cols, scheme: scheme.to_string() });
         }
         let mut starts = Vec::with_capacity(parts.len());
         let mut rows = 0;
@@ -144,13 +109,7 @@ impl<'a> Matrix<'a> {
             starts.push(rows);
             rows += part.rows;
         }
-        Ok(Matrix {
-            rows,
-            cols,
-            scheme,
-            parts,
-            starts,
-        })
+        Ok(Matrix { rows, cols, scheme, parts, starts })
     }
 
     pub fn rows(&self) -> usize {
@@ -171,10 +130,7 @@ impl<'a> Matrix<'a> {
 
     /// Stored bytes, scales and biases included.
     pub fn bytes(&self) -> usize {
-        self.parts
-            .iter()
-            .map(|p| p.codes.len() + p.scales.len() + p.biases.len())
-            .sum()
+        self.parts.iter().map(|p| p.codes.len() + p.scales.len() + p.biases.len()).sum()
     }
 
     /// Row `r`; panics when it is not below [`Matrix::rows`].
@@ -182,22 +138,12 @@ impl<'a> Matrix<'a> {
         assert!(r < self.rows, "row {r} of {}", self.rows);
         let i = self.starts.partition_point(|&s| s <= r) - 1;
         let p = self.parts[i].slice(self.scheme, self.cols, r - self.starts[i]..r - self.starts[i] + 1);
-        Row {
-            scheme: self.scheme,
-            codes: p.codes,
-            scales: p.scales,
-            biases: p.biases,
-            global: p.global,
-        }
+        Row { scheme: self.scheme, codes: p.codes, scales: p.scales, biases: p.biases, global: p.global }
     }
 
     /// Rows `range` as a matrix of their own; panics when the range is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> Matrix<'a> {
-        assert!(
-            range.start <= range.end && range.end <= self.rows,
-            "rows {range:?} of {}",
-            self.rows
-        );
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let (mut parts, mut starts, mut rows) = (Vec::new(), Vec::new(), 0);
         for (part, &start) in self.parts.iter().zip(&self.starts) {
             let (a, b) = (range.start.max(start), range.end.min(start + part.rows));
@@ -207,13 +153,7 @@ impl<'a> Matrix<'a> {
                 rows += b - a;
             }
         }
-        Matrix {
-            rows,
-            cols: self.cols,
-            scheme: self.scheme,
-            parts,
-            starts,
-        }
+        Matrix { rows, cols: self.cols, scheme: self.scheme, parts, starts }
     }
 
     /// `others` below `self`; all must have the same scheme and number of columns.
@@ -221,10 +161,7 @@ impl<'a> Matrix<'a> {
         let name = |m: &Matrix<'_>| format!("{} with {} columns", m.scheme, m.cols);
         for other in others {
             if (other.scheme, other.cols) != (self.scheme, self.cols) {
-                return Err(ShapeError::Join {
-                    a: name(&self),
-                    b: name(other),
-                });
+                return Err(ShapeError::Join { a: name(&self), b: name(other) });
             }
             self.starts.extend(other.starts.iter().map(|s| s + self.rows));
             self.parts.extend(&other.parts);
@@ -269,15 +206,9 @@ mod tests {
     fn slices_and_stacks_keep_rows() {
         let bytes = dense(&(0..12).map(|v| v as f32).collect::<Vec<_>>());
         let m = Matrix::new(Scheme::Dense(Float::F32), 2, vec![Part::new(6, &bytes, &[], &[])]).unwrap();
-        let joined = m
-            .slice(4..6)
-            .stack(&[m.slice(0..1), m.slice(2..2), m.slice(1..3)])
-            .unwrap();
+        let joined = m.slice(4..6).stack(&[m.slice(0..1), m.slice(2..2), m.slice(1..3)]).unwrap();
         assert_eq!(joined.rows(), 5);
-        assert_eq!(
-            joined.dequantise(),
-            [8.0, 9.0, 10.0, 11.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-        );
+        assert_eq!(joined.dequantise(), [8.0, 9.0, 10.0, 11.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(joined.slice(1..4).dequantise(), [10.0, 11.0, 0.0, 1.0, 2.0, 3.0]);
     }
 
@@ -289,36 +220,15 @@ mod tests {
         let scheme = Scheme::Fp8Block { scale: Float::F32 };
         let m = Matrix::new(scheme, cols, vec![Part::new(rows, &codes, &scales, &[])]).unwrap();
         let all = m.dequantise();
-        assert_eq!(
-            (all[0], all[129], all[128 * cols], all[299 * cols + 128]),
-            (1.0, 2.0, 3.0, 6.0)
-        );
-        assert_eq!(
-            m.slice(100..290).slice(27..180).dequantise(),
-            all[127 * cols..280 * cols]
-        );
+        assert_eq!((all[0], all[129], all[128 * cols], all[299 * cols + 128]), (1.0, 2.0, 3.0, 6.0));
+        assert_eq!(m.slice(100..290).slice(27..180).dequantise(), all[127 * cols..280 * cols]);
     }
 
     #[test]
     fn wrong_bytes_are_refused() {
-        let scheme = Scheme::Affine {
-            bits: 4,
-            group: 64,
-            scale: Float::Bf16,
-        };
-        assert!(matches!(
-            Matrix::new(scheme, 96, vec![]),
-            Err(ShapeError::Cols { cols: 96, .. })
-        ));
+        let scheme = Scheme::Affine { bits: 4, group: 64, scale: Float::Bf16 };
+        assert!(matches!(Matrix::new(scheme, 96, vec![]), Err(ShapeError::Cols { cols: 96, .. })));
         let short = Matrix::new(scheme, 64, vec![Part::new(2, &[0; 64], &[0; 4], &[0; 2])]);
-        assert!(matches!(
-            short,
-            Err(ShapeError::Bytes {
-                what: "biases",
-                expected: 4,
-                found: 2,
-                ..
-            })
-        ));
+        assert!(matches!(short, Err(ShapeError::Bytes { what: "biases", expected: 4, found: 2, .. })));
     }
 }

@@ -61,24 +61,22 @@ pub(crate) fn not_finite(checkpoint: &Checkpoint) -> Vec<Problem> {
 
 /// Index of the first element that is NaN or infinite. U8 is an E8M0 scale.
 fn first_not_finite(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
-    // Whole blocks first, without branches: nearly every tensor is clean.
-    let size = dtype.size();
-    let bad = |element: &[u8]| match dtype {
-        Dtype::F32 => element[3] & 0x7f == 0x7f && element[2] & 0x80 != 0,
-        Dtype::Bf16 => element[1] & 0x7f == 0x7f && element[0] & 0x80 != 0,
-        Dtype::F16 => element[1] & 0x7c == 0x7c,
-        Dtype::F8E4m3 => element[0] & 0x7f == 0x7f,
-        Dtype::U8 => element[0] == 0xff,
-        Dtype::U32 | Dtype::I64 => false,
-    };
-    const BLOCK: usize = 4096;
-    for (block, chunk) in bytes.chunks(BLOCK * size).enumerate() {
-        let any = chunk.chunks_exact(size).fold(false, |any, e| any | bad(e));
-        if any {
-            return chunk.chunks_exact(size).position(bad).map(|i| block * BLOCK + i);
-        }
+    match dtype {
+        Dtype::F32 => first(bytes, |e: &[u8; 4]| u32::from_le_bytes(*e) & 0x7f80_0000 == 0x7f80_0000),
+        Dtype::Bf16 => first(bytes, |e: &[u8; 2]| u16::from_le_bytes(*e) & 0x7f80 == 0x7f80),
+        Dtype::F16 => first(bytes, |e: &[u8; 2]| u16::from_le_bytes(*e) & 0x7c00 == 0x7c00),
+        Dtype::F8E4m3 => first(bytes, |e: &[u8; 1]| e[0] & 0x7f == 0x7f),
+        Dtype::U8 => first(bytes, |e: &[u8; 1]| e[0] == 0xff),
+        Dtype::U32 | Dtype::I64 => None,
     }
-    None
+}
+
+fn first<const N: usize>(bytes: &[u8], bad: impl Fn(&[u8; N]) -> bool) -> Option<usize> {
+    // Whole blocks first, without branches inside: nearly every tensor is clean.
+    const BLOCK: usize = 1024;
+    let dirty = |block: &[[u8; N]]| block.iter().fold(false, |any, e| any | bad(e));
+    let (blocks, place) = (bytes.as_chunks::<N>().0.chunks(BLOCK), |block: &[[u8; N]]| block.iter().position(&bad));
+    blocks.enumerate().find(|(_, b)| dirty(b)).and_then(|(i, b)| Some(i * BLOCK + place(b)?))
 }
 
 #[cfg(test)]
