@@ -10,7 +10,8 @@ use crate::tiles::TILE_K;
 /// Quantised rows; kept from call to call, so that a step allocates nothing once it has been as large before.
 #[derive(Default)]
 pub struct Acts {
-    pub codes: Vec<i16>,
+    /// Whole numbers from -127 to 127, as f32: sums of their products stay below 2^24, so f32 arithmetic on them is exact.
+    pub codes: Vec<f32>,
     pub d: Vec<f32>,
     pub ds: Vec<f32>,
     /// Codes of a row: K filled up with zeros to whole tiles.
@@ -24,7 +25,7 @@ impl Acts {
     pub fn shape(&mut self, rows: usize, cols: usize, group: usize) {
         self.stride = cols.next_multiple_of(TILE_K);
         self.groups = self.stride / group;
-        self.codes.resize(rows * self.stride, 0);
+        self.codes.resize(rows * self.stride, 0.0);
         self.d.resize(rows * self.groups, 0.0);
         self.ds.resize(rows * self.groups, 0.0);
     }
@@ -32,7 +33,7 @@ impl Acts {
 
 /// Quantises one row. `codes` may be longer than `x`: the rest becomes zeros.
 #[inline(always)]
-pub fn quantise(x: &[f32], group: usize, codes: &mut [i16], d: &mut [f32], ds: &mut [f32]) {
+pub fn quantise(x: &[f32], group: usize, codes: &mut [f32], d: &mut [f32], ds: &mut [f32]) {
     let mut padded = [0.0; TILE_K];
     for g in 0..d.len() {
         let from = (g * group).min(x.len());
@@ -50,7 +51,7 @@ pub fn quantise(x: &[f32], group: usize, codes: &mut [i16], d: &mut [f32], ds: &
 
 /// One group of a multiple of 16 values: (d, ds).
 #[inline(always)]
-fn quantise_group(x: &[f32], codes: &mut [i16]) -> (f32, f32) {
+fn quantise_group(x: &[f32], codes: &mut [f32]) -> (f32, f32) {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: added, it rounds to an integer, half to even
     let mut most = [0.0f32; LANES];
     let mut odd = [0u32; LANES];
@@ -67,20 +68,21 @@ fn quantise_group(x: &[f32], codes: &mut [i16]) -> (f32, f32) {
         nan |= odd[i];
     }
     let (d, inverse) = if max == 0.0 { (0.0, 0.0) } else { (max / 127.0, 127.0 / max) };
-    let mut sums = [0i32; LANES];
+    let mut sums = [0.0f32; LANES];
     for (part, codes) in x.chunks_exact(LANES).zip(codes.chunks_exact_mut(LANES)) {
         for i in 0..LANES {
             let v = part[i] * inverse;
             let v = if v > 127.0 { 127.0 } else { v };
             let v = if v < -127.0 { -127.0 } else { v };
             let v = if v == v { v } else { 0.0 };
-            let code = ((v + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+            let code = (v + ROUND) - ROUND;
             sums[i] += code;
-            codes[i] = code as i16;
+            codes[i] = code;
         }
     }
     let d = if nan == 0 { d } else { f32::NAN };
-    (d, d * sums.iter().sum::<i32>() as f32)
+    // Whole numbers: the order of this sum has no part in it.
+    (d, d * sums.iter().sum::<f32>())
 }
 
 #[cfg(test)]
@@ -97,12 +99,12 @@ mod tests {
             let mut sum = 0;
             for (i, v) in part.iter().enumerate() {
                 let code = if max == 0.0 { 0 } else { (v * (127.0 / max)).round_ties_even() as i32 };
-                assert_eq!(i32::from(a.codes[g * group + i]), code.clamp(-127, 127));
+                assert_eq!(a.codes[g * group + i], code.clamp(-127, 127) as f32);
                 sum += code;
             }
             assert_eq!((a.d[g], a.ds[g]), (max / 127.0, max / 127.0 * sum as f32));
         }
-        assert!(a.codes[x.len()..].iter().all(|&c| c == 0));
+        assert!(a.codes[x.len()..].iter().all(|&c| c == 0.0));
     }
 
     #[test]

@@ -34,6 +34,8 @@ macro_rules! kernels {
 
         mod portable {
             use super::*;
+            /// Without it, a fused multiply-add is a call into the mathematical library: right, and slow.
+            const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
             $(pub fn $name($($arg: $type),*) $(-> $out)? {
                 $body($($arg),*)
             })*
@@ -42,6 +44,7 @@ macro_rules! kernels {
         #[cfg(target_arch = "x86_64")]
         mod avx2 {
             use super::*;
+            const FUSED: bool = true;
             $(pub fn $name($($arg: $type),*) $(-> $out)? {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 fn compiled($($arg: $type),*) $(-> $out)? {
@@ -55,6 +58,7 @@ macro_rules! kernels {
         #[cfg(target_arch = "x86_64")]
         mod avx512 {
             use super::*;
+            const FUSED: bool = true;
             $(pub fn $name($($arg: $type),*) $(-> $out)? {
                 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
                 fn compiled($($arg: $type),*) $(-> $out)? {
@@ -69,9 +73,9 @@ macro_rules! kernels {
 
 kernels! {
     /// One row to codes: (x, group, codes, d, ds).
-    quantise = acts::quantise, (x: &[f32], group: usize, codes: &mut [i16], d: &mut [f32], ds: &mut [f32]);
+    quantise = acts::quantise, (x: &[f32], group: usize, codes: &mut [f32], d: &mut [f32], ds: &mut [f32]);
     /// 16 outputs of some rows.
-    matmul = matmul::matmul, (p: &matmul::Product<'_>, out: &mut [Lanes]);
+    matmul = matmul::matmul::<FUSED>, (p: &matmul::Product<'_>, out: &mut [Lanes]);
     /// One row of a table: (table, row, y).
     embed = embed::embed, (table: &Weights, row: usize, y: &mut [f32]);
     /// y = x * rsqrt(mean(x^2) + eps) * weight: (x, weight, eps, y).

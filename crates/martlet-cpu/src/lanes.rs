@@ -111,15 +111,38 @@ pub fn largest(x: &[f32]) -> f32 {
     best
 }
 
-/// IEEE half to f32, exact. Integer operations and one exact product, so that it vectorises everywhere.
+/// IEEE half to f32, exact. No subnormal f32 occurs on the way: some processors take a hundred cycles for one.
 #[inline(always)]
 pub fn widen_f16(h: u16) -> f32 {
     let magnitude = ((h & 0x7fff) as u32) << 13;
-    // The exponent's bias differs by 112; as a product it is right for subnormal halves too.
-    let scaled = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
+    // The exponent's bias differs by 112. A subnormal half is the fraction of 2^-14 (1 + m), which is taken off again.
+    let normal = f32::from_bits(magnitude + (112 << 23));
+    let subnormal = f32::from_bits(magnitude + (113 << 23)) - f32::from_bits(113 << 23);
     let infinite = f32::from_bits(magnitude | 0x7f80_0000);
-    let v = if h & 0x7c00 == 0x7c00 { infinite } else { scaled };
+    let v = if h & 0x7c00 == 0 { subnormal } else { normal };
+    let v = if h & 0x7c00 == 0x7c00 { infinite } else { v };
     f32::from_bits(v.to_bits() | ((h & 0x8000) as u32) << 16)
+}
+
+/// E4M3 to f32, exact, in the same way.
+#[inline(always)]
+pub fn widen_e4m3(code: u8) -> f32 {
+    let (code, magnitude) = (code as u32, ((code & 0x7f) as u32) << 20);
+    let normal = f32::from_bits(magnitude + (120 << 23));
+    let subnormal = f32::from_bits(magnitude + (121 << 23)) - f32::from_bits(121 << 23);
+    let v = if code & 0x78 == 0 { subnormal } else { normal };
+    let v = if code & 0x7f == 0x7f { f32::NAN } else { v };
+    f32::from_bits(v.to_bits() | (code & 0x80) << 24)
+}
+
+/// Twice the value of an E2M1 code (4 bits), in the same way.
+#[inline(always)]
+pub fn twice_e2m1(code: u32) -> f32 {
+    let magnitude = (code & 7) << 22;
+    let normal = f32::from_bits(magnitude + (127 << 23));
+    let subnormal = f32::from_bits(magnitude + (128 << 23)) - 2.0;
+    let v = if code & 6 == 0 { subnormal } else { normal };
+    f32::from_bits(v.to_bits() | (code & 8) << 28)
 }
 
 /// bfloat16 to f32, exact.
@@ -151,6 +174,7 @@ pub fn finite(x: f32, max: f32) -> f32 {
 mod tests {
     use super::*;
     use martlet_tensor::Float;
+    use martlet_tensor::scheme::fp;
 
     #[test]
     fn halves_convert_as_the_standard_says() {
@@ -163,6 +187,17 @@ mod tests {
             let stored = widen_f16(narrow_f16(x));
             let want = if x.is_nan() { 0.0 } else { Float::F16.round(x.clamp(-65504.0, 65504.0)) };
             assert_eq!(stored.to_bits(), want.to_bits(), "{x}");
+        }
+    }
+
+    #[test]
+    fn small_floats_convert_as_their_codecs_say() {
+        for code in 0..=255u8 {
+            let (got, want) = (widen_e4m3(code), fp::e4m3(code));
+            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{code:#x}: {got} {want}");
+        }
+        for code in 0..16u8 {
+            assert_eq!(twice_e2m1(code.into()), f32::from(fp::e2m1_halves(code)));
         }
     }
 

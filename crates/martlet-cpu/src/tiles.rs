@@ -173,6 +173,14 @@ impl Weights {
         &bytes_of(&self.lines)[i * self.strip..(i + 1) * self.strip]
     }
 
+    /// The same as little-endian words.
+    #[inline(always)]
+    pub fn words(&self, i: usize) -> &[[u32; LANES]] {
+        let lines = &self.lines[i * self.strip / LINE..(i + 1) * self.strip / LINE];
+        // SAFETY: a `Line` is 64 bytes at an address that is a multiple of 64; any bytes are 16 words.
+        unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len()) }
+    }
+
     /// Factors of the same outputs; 1 where the scheme has none.
     #[inline(always)]
     pub fn factors(&self, i: usize) -> [f32; LANES] {

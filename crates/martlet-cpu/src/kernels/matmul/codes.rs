@@ -1,49 +1,90 @@
-//! Products of integer codes: one skeleton, and for each code its exact sums, for each kind of scale how it is read.
+//! Products of integer codes: one skeleton, and for each code how it becomes a number.
+//!
+//! The exact sums are taken in f32: a sum of 64 products of at most 255 * 127 stays below 2^24, so every partial sum is
+//! a whole number that f32 holds, in any order, and a fused multiply-add does a product and its addition for 16 outputs
+//! in one instruction. Instruction sets with dot products of bytes may take them instead: the sums are the same.
 
 use super::{Input, Product, SLICE};
-use crate::lanes::{LANES, Lanes, widen_bf16, widen_f16};
-use crate::tiles::{LINE, Scales as ScaleKind, TILE_K};
+use crate::lanes::{LANES, Lanes, twice_e2m1, widen_bf16, widen_f16};
+use crate::tiles::{LINE, Scales, TILE_K};
 
 const ZERO: Lanes = [0.0; LANES];
 
-/// How codes lie in a tile, and their exact products.
+/// A code and its place in a line.
 pub trait Unpack {
-    /// Bytes of 64 K.
-    const BYTES: usize;
+    /// Codes of one output in a line: 8 nibbles or 4 bytes.
+    const PER_LINE: usize;
 
-    /// For each row and output: sum over a group of code * x. `codes` are the group's lines, x its activations.
-    fn sums<const R: usize>(codes: &[u8], x: [&[i16]; R]) -> [[i32; LANES]; R];
+    /// Code `i` of the word of one output, as a number.
+    fn get(word: u32, i: usize) -> f32;
 }
 
-/// How the scales of 16 outputs lie in one group.
-pub trait Scale {
-    const KIND: ScaleKind;
-    /// Whether there is a bias beside the scale.
-    const BIAS: bool;
+/// Unsigned, 4 bits: byte j holds code j in its low nibble and code 4 + j in its high one.
+pub struct U4;
 
-    /// Scales and biases; `factors` belong to the outputs.
-    fn read(bytes: &[u8], factors: &Lanes) -> (Lanes, Lanes);
+impl Unpack for U4 {
+    const PER_LINE: usize = 8;
+
+    #[inline(always)]
+    fn get(word: u32, i: usize) -> f32 {
+        nibble(word, i) as i32 as f32
+    }
 }
 
-/// All rows of a product: blocks of 4 share the unpacking of the codes, the rest goes one by one.
+/// E2M1 in the same places, counted double.
+pub struct E2m1;
+
+impl Unpack for E2m1 {
+    const PER_LINE: usize = 8;
+
+    #[inline(always)]
+    fn get(word: u32, i: usize) -> f32 {
+        twice_e2m1(nibble(word, i))
+    }
+}
+
+/// Unsigned, 8 bits.
+pub struct U8;
+
+impl Unpack for U8 {
+    const PER_LINE: usize = 4;
+
+    #[inline(always)]
+    fn get(word: u32, i: usize) -> f32 {
+        ((word >> (8 * i)) & 255) as i32 as f32
+    }
+}
+
 #[inline(always)]
-pub fn rows<C: Unpack, S: Scale>(p: &Product<'_>, out: &mut [Lanes]) {
+fn nibble(word: u32, i: usize) -> u32 {
+    (word >> (i % 4 * 8 + i / 4 * 4)) & 15
+}
+
+/// All rows of a product: blocks of 4 share the unpacking of the codes, the rest goes one by one. `LINES`: lines of one
+/// group. `FUSED`: the machine has a fused multiply-add (for exact sums both ways are the same).
+#[inline(always)]
+pub fn rows<C: Unpack, const LINES: usize, const FUSED: bool>(p: &Product<'_>, scales: Scales, out: &mut [Lanes]) {
     let (mut i, rows) = (0, p.rows);
     while i + 4 <= rows.len() {
-        let y = block::<C, S, 4>(p, [rows[i], rows[i + 1], rows[i + 2], rows[i + 3]]);
+        let y = block::<C, LINES, 4, FUSED>(p, scales, [rows[i], rows[i + 1], rows[i + 2], rows[i + 3]]);
         out[i..i + 4].copy_from_slice(&y);
         i += 4;
     }
     while i < rows.len() {
-        [out[i]] = block::<C, S, 1>(p, [rows[i]]);
+        [out[i]] = block::<C, LINES, 1, FUSED>(p, scales, [rows[i]]);
         i += 1;
     }
 }
 
+/// `R` rows at once: a = fma(s, f32(I) * d, a) for each group, and with a bias a = fma(b, ds, a).
 #[inline(always)]
-fn block<C: Unpack, S: Scale, const R: usize>(p: &Product<'_>, rows: [u32; R]) -> [Lanes; R] {
+fn block<C: Unpack, const LINES: usize, const R: usize, const FUSED: bool>(
+    p: &Product<'_>,
+    kind: Scales,
+    rows: [u32; R],
+) -> [Lanes; R] {
     let Input::Codes { codes: x, d, ds, stride, groups } = p.x else { return [[f32::NAN; LANES]; R] };
-    let mut row_x: [&[i16]; R] = [&[]; R];
+    let mut row_x: [&[f32]; R] = [&[]; R];
     let (mut row_d, mut row_ds): ([&[f32]; R], [&[f32]; R]) = ([&[]; R], [&[]; R]);
     for r in 0..R {
         let row = rows[r] as usize;
@@ -51,27 +92,38 @@ fn block<C: Unpack, S: Scale, const R: usize>(p: &Product<'_>, rows: [u32; R]) -
         row_d[r] = &d[row * groups..(row + 1) * groups];
         row_ds[r] = &ds[row * groups..(row + 1) * groups];
     }
-    let (group, scale_bytes) = (p.w.group, S::KIND.bytes());
-    let (code_bytes, per_tile) = (C::BYTES / (TILE_K / group), TILE_K / group);
+    let group = LINES * C::PER_LINE;
+    let (code_lines, scale_bytes) = (TILE_K / C::PER_LINE, kind.bytes());
+    let tile_lines = code_lines + TILE_K / group * scale_bytes / LINE;
     let factors = p.w.factors(p.strip);
+    let act_shift = p.w.act_group.trailing_zeros();
+    let bias = matches!(kind, Scales::Bf16Pair | Scales::F16Pair | Scales::F32Pair);
     let (mut y, mut a) = ([ZERO; R], [ZERO; R]);
-    for (t, tile) in p.w.strip(p.strip).chunks_exact(C::BYTES + per_tile * scale_bytes).enumerate() {
-        let (codes, scales) = tile.split_at(C::BYTES);
-        for g in 0..per_tile {
+    for (t, tile) in p.w.words(p.strip).chunks_exact(tile_lines).enumerate() {
+        let (codes, scales) = tile.split_at(code_lines);
+        for g in 0..TILE_K / group {
+            let (s, b) = read_scales(kind, scales, g, &factors);
             let k = t * TILE_K + g * group;
-            let mut part: [&[i16]; R] = [&[]; R];
-            for r in 0..R {
-                part[r] = &row_x[r][k..k + group];
+            let act = k >> act_shift;
+            let Some(lines) = codes[g * LINES..].first_chunk::<LINES>() else { continue };
+            let mut sums = [ZERO; R];
+            if R == 1 {
+                sums[0] = sum_group::<C, LINES, FUSED>(lines, &row_x[0][k..k + group]);
+            } else {
+                for (p, line) in lines.iter().enumerate() {
+                    let mut x: [&[f32]; R] = [&[]; R];
+                    for r in 0..R {
+                        x[r] = &row_x[r][k + p * C::PER_LINE..k + (p + 1) * C::PER_LINE];
+                    }
+                    sum_line::<C, R, FUSED>(line, x, &mut sums);
+                }
             }
-            let sums = C::sums::<R>(&codes[g * code_bytes..(g + 1) * code_bytes], part);
-            let (s, b) = S::read(&scales[g * scale_bytes..(g + 1) * scale_bytes], &factors);
-            let act = k / p.w.act_group;
             for r in 0..R {
                 let (d, ds) = (row_d[r][act], row_ds[r][act]);
                 for l in 0..LANES {
-                    a[r][l] = s[l].mul_add(sums[r][l] as f32 * d, a[r][l]);
+                    a[r][l] = s[l].mul_add(sums[r][l] * d, a[r][l]);
                 }
-                if S::BIAS {
+                if bias {
                     for l in 0..LANES {
                         a[r][l] = b[l].mul_add(ds, a[r][l]);
                     }
@@ -88,233 +140,119 @@ fn block<C: Unpack, S: Scale, const R: usize>(p: &Product<'_>, rows: [u32; R]) -
     y
 }
 
+/// Sums of one row, a whole group at a time.
+///
+/// Here and below the loop over the lanes is the outer one and its body long, so that it stays a loop until the
+/// compiler makes vectors of it; loops inside it must be short enough to be unrolled before that.
+#[inline(always)]
+fn sum_group<C: Unpack, const LINES: usize, const FUSED: bool>(lines: &[[u32; LANES]; LINES], x: &[f32]) -> Lanes {
+    // Side by side, to hide the latency of the multiply-add.
+    const CHAINS: usize = 4;
+    let (mut out, x) = (ZERO, &x[..LINES * C::PER_LINE]);
+    for l in 0..LANES {
+        let mut sums = [0.0f32; CHAINS];
+        for p in 0..LINES {
+            let word = u32::from_le(lines[p][l]);
+            for i in 0..C::PER_LINE {
+                let sum = &mut sums[i % CHAINS];
+                *sum = add_product::<FUSED>(C::get(word, i), x[p * C::PER_LINE + i], *sum);
+            }
+        }
+        out[l] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
+    out
+}
+
+/// Adds one line to the sums of several rows.
+#[inline(always)]
+fn sum_line<C: Unpack, const R: usize, const FUSED: bool>(line: &[u32; LANES], x: [&[f32]; R], sums: &mut [Lanes; R]) {
+    for r in 0..R {
+        assert!(x[r].len() == C::PER_LINE);
+    }
+    for l in 0..LANES {
+        let word = u32::from_le(line[l]);
+        let mut pairs = [[0.0f32; 2]; R];
+        for r in 0..R {
+            pairs[r][0] = sums[r][l];
+        }
+        for i in 0..C::PER_LINE {
+            let code = C::get(word, i);
+            for r in 0..R {
+                let sum = &mut pairs[r][i % 2];
+                *sum = add_product::<FUSED>(code, x[r][i], *sum);
+            }
+        }
+        for r in 0..R {
+            sums[r][l] = pairs[r][0] + pairs[r][1];
+        }
+    }
+}
+
+#[inline(always)]
+fn add_product<const FUSED: bool>(code: f32, x: f32, sum: f32) -> f32 {
+    if FUSED { code.mul_add(x, sum) } else { code * x + sum }
+}
+
 /// The end of a slice: y += a, a = 0.
 #[inline(always)]
 fn flush<const R: usize>(y: &mut [Lanes; R], a: &mut [Lanes; R]) {
     for r in 0..R {
         for l in 0..LANES {
             y[r][l] += a[r][l];
+            a[r][l] = 0.0;
         }
     }
-    *a = [ZERO; R];
 }
 
-/// The 64 bytes of a line.
+/// Scales and biases of group `g` of a tile.
 #[inline(always)]
-fn line(codes: &[u8], p: usize) -> [u8; LINE] {
-    let mut line = [0; LINE];
-    line.copy_from_slice(&codes[p * LINE..(p + 1) * LINE]);
-    line
-}
-
-/// Four activations, repeated for every output.
-#[inline(always)]
-fn repeat(x: &[i16]) -> [i16; LINE] {
-    let mut wide = [0; LINE];
-    for i in 0..LINE {
-        wide[i] = x[i % 4];
-    }
-    wide
-}
-
-/// Adds the four products of each output.
-#[inline(always)]
-fn fold(acc: &[i16; LINE]) -> [i32; LANES] {
-    let mut sums = [0; LANES];
-    for l in 0..LANES {
-        sums[l] = acc[4 * l] as i32 + acc[4 * l + 1] as i32 + (acc[4 * l + 2] as i32 + acc[4 * l + 3] as i32);
-    }
-    sums
-}
-
-/// Sums of nibbles that `decode` turns into at most 15 in magnitude: 16 products of at most 15 * 127 fit into i16.
-#[inline(always)]
-fn nibble_sums<const R: usize>(
-    codes: &[u8],
-    x: [&[i16]; R],
-    decode: impl Fn(&[u8; LINE]) -> [i16; LINE],
-) -> [[i32; LANES]; R] {
-    let mut acc = [[0i16; LINE]; R];
-    for p in 0..codes.len() / LINE {
-        let bytes = line(codes, p);
-        let (mut low, mut high) = ([0u8; LINE], [0u8; LINE]);
-        for i in 0..LINE {
-            low[i] = bytes[i] & 15;
-            high[i] = bytes[i] >> 4;
-        }
-        let (low, high) = (decode(&low), decode(&high));
-        for r in 0..R {
-            let (xl, xh) = (repeat(&x[r][8 * p..8 * p + 4]), repeat(&x[r][8 * p + 4..8 * p + 8]));
-            for i in 0..LINE {
-                acc[r][i] += low[i] * xl[i] + high[i] * xh[i];
-            }
-        }
-    }
-    let mut sums = [[0; LANES]; R];
-    for r in 0..R {
-        sums[r] = fold(&acc[r]);
-    }
-    sums
-}
-
-pub struct U4;
-
-impl Unpack for U4 {
-    const BYTES: usize = 8 * LINE;
-
-    #[inline(always)]
-    fn sums<const R: usize>(codes: &[u8], x: [&[i16]; R]) -> [[i32; LANES]; R] {
-        nibble_sums(codes, x, |nibbles| {
-            let mut v = [0; LINE];
-            for i in 0..LINE {
-                v[i] = nibbles[i] as i16;
-            }
-            v
-        })
-    }
-}
-
-pub struct E2m1;
-
-impl Unpack for E2m1 {
-    const BYTES: usize = 8 * LINE;
-
-    /// Twice the value: m = 0 1 2 3 4 5 6 7 stands for 0 1 2 3 4 6 8 12, that is m + (m - 4)+ + 2 (m - 6)+.
-    #[inline(always)]
-    fn sums<const R: usize>(codes: &[u8], x: [&[i16]; R]) -> [[i32; LANES]; R] {
-        nibble_sums(codes, x, |nibbles| {
-            let mut v = [0; LINE];
-            for i in 0..LINE {
-                let m = nibbles[i] & 7;
-                let magnitude = (m + m.saturating_sub(4) + 2 * m.saturating_sub(6)) as i16;
-                let sign = -((nibbles[i] >> 3) as i16);
-                v[i] = (magnitude ^ sign) - sign;
-            }
-            v
-        })
-    }
-}
-
-pub struct U8;
-
-impl Unpack for U8 {
-    const BYTES: usize = 16 * LINE;
-
-    /// One product of at most 255 * 127 fits into i16; sums do not.
-    #[inline(always)]
-    fn sums<const R: usize>(codes: &[u8], x: [&[i16]; R]) -> [[i32; LANES]; R] {
-        let mut acc = [[0i32; LINE]; R];
-        for p in 0..codes.len() / LINE {
-            let bytes = line(codes, p);
-            for r in 0..R {
-                let x = repeat(&x[r][4 * p..4 * p + 4]);
-                for i in 0..LINE {
-                    acc[r][i] += (bytes[i] as i16).wrapping_mul(x[i]) as i32;
-                }
-            }
-        }
-        let mut sums = [[0; LANES]; R];
-        for r in 0..R {
+fn read_scales(kind: Scales, lines: &[[u32; LANES]], g: usize, factors: &Lanes) -> (Lanes, Lanes) {
+    let (mut s, mut b) = (ZERO, ZERO);
+    match kind {
+        Scales::Bf16Pair => {
             for l in 0..LANES {
-                sums[r][l] = acc[r][4 * l] + acc[r][4 * l + 1] + (acc[r][4 * l + 2] + acc[r][4 * l + 3]);
+                let w = u32::from_le(lines[g][l]);
+                s[l] = f32::from_bits(w & 0xffff_0000);
+                b[l] = f32::from_bits(w << 16);
             }
         }
-        sums
+        Scales::F16Pair => {
+            for l in 0..LANES {
+                let w = u32::from_le(lines[g][l]);
+                s[l] = widen_f16((w >> 16) as u16);
+                b[l] = widen_f16(w as u16);
+            }
+        }
+        Scales::F32Pair => {
+            for l in 0..LANES {
+                s[l] = f32::from_bits(u32::from_le(lines[2 * g][l]));
+                b[l] = f32::from_bits(u32::from_le(lines[2 * g + 1][l]));
+            }
+        }
+        Scales::Bf16 => {
+            let words = halves(lines, g);
+            for i in 0..LANES / 2 {
+                s[2 * i] = widen_bf16(words[i] as u16);
+                s[2 * i + 1] = widen_bf16((words[i] >> 16) as u16);
+            }
+        }
+        Scales::F16Factor => {
+            let words = halves(lines, g);
+            for i in 0..LANES / 2 {
+                s[2 * i] = widen_f16(words[i] as u16) * factors[2 * i];
+                s[2 * i + 1] = widen_f16((words[i] >> 16) as u16) * factors[2 * i + 1];
+            }
+        }
     }
+    (s, b)
 }
 
-/// Element `i` of 32-bit or 16-bit little-endian words.
+/// The `g`-th 16 half words, two to a word.
 #[inline(always)]
-fn word(bytes: &[u8], i: usize) -> u32 {
-    u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
-}
-
-#[inline(always)]
-fn half(bytes: &[u8], i: usize) -> u16 {
-    u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])
-}
-
-pub struct Bf16Pair;
-
-impl Scale for Bf16Pair {
-    const KIND: ScaleKind = ScaleKind::Bf16Pair;
-    const BIAS: bool = true;
-
-    #[inline(always)]
-    fn read(bytes: &[u8], _: &Lanes) -> (Lanes, Lanes) {
-        let (mut s, mut b) = (ZERO, ZERO);
-        for l in 0..LANES {
-            let w = word(&bytes[..64], l);
-            s[l] = f32::from_bits(w & 0xffff_0000);
-            b[l] = f32::from_bits(w << 16);
-        }
-        (s, b)
+fn halves(lines: &[[u32; LANES]], g: usize) -> [u32; LANES / 2] {
+    let mut words = [0; LANES / 2];
+    for i in 0..LANES / 2 {
+        words[i] = u32::from_le(lines[g / 2][g % 2 * (LANES / 2) + i]);
     }
-}
-
-pub struct F16Pair;
-
-impl Scale for F16Pair {
-    const KIND: ScaleKind = ScaleKind::F16Pair;
-    const BIAS: bool = true;
-
-    #[inline(always)]
-    fn read(bytes: &[u8], _: &Lanes) -> (Lanes, Lanes) {
-        let (mut s, mut b) = (ZERO, ZERO);
-        for l in 0..LANES {
-            let w = word(&bytes[..64], l);
-            s[l] = widen_f16((w >> 16) as u16);
-            b[l] = widen_f16(w as u16);
-        }
-        (s, b)
-    }
-}
-
-pub struct F32Pair;
-
-impl Scale for F32Pair {
-    const KIND: ScaleKind = ScaleKind::F32Pair;
-    const BIAS: bool = true;
-
-    #[inline(always)]
-    fn read(bytes: &[u8], _: &Lanes) -> (Lanes, Lanes) {
-        let (mut s, mut b) = (ZERO, ZERO);
-        for l in 0..LANES {
-            s[l] = f32::from_bits(word(&bytes[..64], l));
-            b[l] = f32::from_bits(word(&bytes[64..128], l));
-        }
-        (s, b)
-    }
-}
-
-pub struct Bf16;
-
-impl Scale for Bf16 {
-    const KIND: ScaleKind = ScaleKind::Bf16;
-    const BIAS: bool = false;
-
-    #[inline(always)]
-    fn read(bytes: &[u8], _: &Lanes) -> (Lanes, Lanes) {
-        let mut s = ZERO;
-        for l in 0..LANES {
-            s[l] = widen_bf16(half(&bytes[..32], l));
-        }
-        (s, ZERO)
-    }
-}
-
-pub struct F16Factor;
-
-impl Scale for F16Factor {
-    const KIND: ScaleKind = ScaleKind::F16Factor;
-    const BIAS: bool = false;
-
-    #[inline(always)]
-    fn read(bytes: &[u8], factors: &Lanes) -> (Lanes, Lanes) {
-        let mut s = ZERO;
-        for l in 0..LANES {
-            s[l] = widen_f16(half(&bytes[..32], l)) * factors[l];
-        }
-        (s, ZERO)
-    }
+    words
 }

@@ -1,7 +1,7 @@
 //! Products of weights that are floats: f32, f16, bf16, and E4M3 with a scale for each group of inputs.
 
 use super::{Input, Product, SLICE};
-use crate::lanes::{LANES, Lanes, widen_bf16, widen_f16};
+use crate::lanes::{LANES, Lanes, widen_bf16, widen_e4m3, widen_f16};
 
 const ZERO: Lanes = [0.0; LANES];
 
@@ -22,7 +22,7 @@ pub fn rows<W: Widen>(p: &Product<'_>, out: &mut [Lanes]) {
 #[inline(always)]
 pub fn scaled_rows(p: &Product<'_>, group: usize, out: &mut [Lanes]) {
     let scales = &p.w.strip(p.strip)[p.w.cols * LANES..];
-    by_blocks(p, group, Some(scales), out, LANES, widen_e4m3);
+    by_blocks(p, group, Some(scales), out, LANES, widen_codes);
 }
 
 #[inline(always)]
@@ -145,16 +145,11 @@ impl Widen for Bf16 {
     }
 }
 
-/// E4M3 to f32, exact, subnormal codes and NaN included.
 #[inline(always)]
-fn widen_e4m3(bytes: &[u8]) -> Lanes {
+fn widen_codes(bytes: &[u8]) -> Lanes {
     let (bytes, mut w) = (&bytes[..LANES], ZERO);
     for l in 0..LANES {
-        let code = bytes[l] as u32;
-        // The exponent's bias differs by 120; as a product it is right for subnormal codes too.
-        let v = f32::from_bits((code & 0x7f) << 20) * f32::from_bits((127 + 120) << 23);
-        let v = if code & 0x7f == 0x7f { f32::NAN } else { v };
-        w[l] = f32::from_bits(v.to_bits() | (code & 0x80) << 24);
+        w[l] = widen_e4m3(bytes[l]);
     }
     w
 }

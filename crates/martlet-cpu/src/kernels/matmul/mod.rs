@@ -21,7 +21,7 @@ mod scalar;
 mod tests;
 
 use crate::lanes::Lanes;
-use crate::tiles::{Codes, Kind, Scales, Weights};
+use crate::tiles::{Codes, Kind, Weights};
 use martlet_tensor::Float;
 
 /// Inputs of one slice of the sum.
@@ -41,23 +41,23 @@ pub struct Product<'a> {
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
     /// Row r is `codes[r * stride..]`, with `groups` scales from `r * groups` on; see `acts.rs`.
-    Codes { codes: &'a [i16], d: &'a [f32], ds: &'a [f32], stride: usize, groups: usize },
+    Codes { codes: &'a [f32], d: &'a [f32], ds: &'a [f32], stride: usize, groups: usize },
     /// Row r is `x[r * stride..]`.
     Floats { x: &'a [f32], stride: usize },
 }
 
-/// out[i] = the 16 outputs of row `rows[i]`.
+/// out[i] = the 16 outputs of row `rows[i]`. `FUSED`: the machine has a fused multiply-add; it can not change a bit.
 #[inline(always)]
-pub fn matmul(p: &Product<'_>, out: &mut [Lanes]) {
+pub fn matmul<const FUSED: bool>(p: &Product<'_>, out: &mut [Lanes]) {
     match p.w.kind {
-        Kind::Codes(Codes::U4, Scales::Bf16Pair) => codes::rows::<codes::U4, codes::Bf16Pair>(p, out),
-        Kind::Codes(Codes::U4, Scales::F16Pair) => codes::rows::<codes::U4, codes::F16Pair>(p, out),
-        Kind::Codes(Codes::U4, _) => codes::rows::<codes::U4, codes::F32Pair>(p, out),
-        Kind::Codes(Codes::U8, Scales::Bf16Pair) => codes::rows::<codes::U8, codes::Bf16Pair>(p, out),
-        Kind::Codes(Codes::U8, Scales::F16Pair) => codes::rows::<codes::U8, codes::F16Pair>(p, out),
-        Kind::Codes(Codes::U8, _) => codes::rows::<codes::U8, codes::F32Pair>(p, out),
-        Kind::Codes(Codes::E2m1, Scales::Bf16) => codes::rows::<codes::E2m1, codes::Bf16>(p, out),
-        Kind::Codes(Codes::E2m1, _) => codes::rows::<codes::E2m1, codes::F16Factor>(p, out),
+        Kind::Codes(codes, scales) => match (codes, p.w.group) {
+            (Codes::U4, 32) => codes::rows::<codes::U4, 4, FUSED>(p, scales, out),
+            (Codes::U4, _) => codes::rows::<codes::U4, 8, FUSED>(p, scales, out),
+            (Codes::U8, 32) => codes::rows::<codes::U8, 8, FUSED>(p, scales, out),
+            (Codes::U8, _) => codes::rows::<codes::U8, 16, FUSED>(p, scales, out),
+            (Codes::E2m1, 16) => codes::rows::<codes::E2m1, 2, FUSED>(p, scales, out),
+            (Codes::E2m1, _) => codes::rows::<codes::E2m1, 4, FUSED>(p, scales, out),
+        },
         Kind::Floats(Float::F32) => floats::rows::<floats::F32>(p, out),
         Kind::Floats(Float::F16) => floats::rows::<floats::F16>(p, out),
         Kind::Floats(Float::Bf16) => floats::rows::<floats::Bf16>(p, out),
