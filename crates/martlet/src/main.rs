@@ -1,1 +1,97 @@
-fn main() {}
+//! The command line of martlet.
+
+mod answer;
+mod app;
+mod cli;
+mod commands;
+mod embedded;
+mod exit;
+mod input;
+mod interrupt;
+mod paths;
+mod settings;
+mod size;
+mod terminal;
+
+use app::App;
+use clap::{CommandFactory, Parser};
+use cli::{Cli, Command};
+use commands::config::What;
+use interrupt::Interrupt;
+use settings::{ConfigFile, Layers, Settings};
+use std::path::Path;
+use std::process::ExitCode;
+use terminal::{ColorChoice, Terminal};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let code = exit::code(&error);
+            if code != 0 && code != exit::INTERRUPTED {
+                // Settings may be what is wrong: the error is shown with what needs none.
+                let color = cli.global.color.as_deref().and_then(|c| c.parse().ok()).unwrap_or(ColorChoice::Auto);
+                Terminal::new(color, false, &environment).error(&exit::lines(&error));
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn run(cli: &Cli) -> anyhow::Result<()> {
+    match &cli.command {
+        Command::Chat(args) => commands::chat::run(args, &app(cli)?),
+        Command::Generate(args) => commands::generate::run(args, &app(cli)?),
+        Command::Tokenize(args) => commands::tokenize::run(args, &app(cli)?),
+        Command::Template(args) => commands::template::run(args, &app(cli)?),
+        Command::Inspect(args) => commands::inspect::run(args, &app(cli)?),
+        Command::Quantize(args) => commands::quantize::run(args, &app(cli)?),
+        // The rest works where the settings are wrong.
+        Command::Config(args) => match args.what {
+            What::Path => config_path(),
+            What::Show { json } => commands::config::show(json, &app(cli)?),
+        },
+        Command::Completions { shell } => completions(*shell),
+        Command::Man { dir } => man(dir),
+    }
+}
+
+/// Settings resolved, Ctrl-C taken over.
+fn app(cli: &Cli) -> anyhow::Result<App> {
+    let file = match paths::config_file(&environment) {
+        Some((path, named)) => ConfigFile::read(&path, named)?,
+        None => None,
+    };
+    let settings = Settings::resolve(&Layers { flags: cli.flags(), environment: &environment, file })?;
+    let terminal = Terminal::new(settings.color, settings.quiet, &environment);
+    Ok(App { settings, terminal, interrupt: Interrupt::install()? })
+}
+
+fn plain() -> Terminal {
+    Terminal::new(ColorChoice::Never, false, &environment)
+}
+
+fn config_path() -> anyhow::Result<()> {
+    match paths::config_file(&environment) {
+        Some((path, _)) => Ok(plain().result(&format!("{}\n", path.display()))?),
+        None => Err(exit::Usage("there is no home folder: MARTLET_CONFIG can name a configuration file".into()).into()),
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "martlet", &mut script);
+    Ok(plain().result(&String::from_utf8(script)?)?)
+}
+
+fn man(dir: &Path) -> anyhow::Result<()> {
+    use anyhow::Context;
+    std::fs::create_dir_all(dir).with_context(|| format!("{} can not be made", dir.display()))?;
+    clap_mangen::generate_to(Cli::command(), dir).with_context(|| format!("{} can not be written", dir.display()))?;
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! What every command has at hand.
+
+use crate::cli::SamplingArgs;
+use crate::embedded;
+use crate::interrupt::Interrupt;
+use crate::settings::Settings;
+use crate::terminal::Terminal;
+use martlet_chat::{Conversation, Message, Role};
+use martlet_session::{ModelSource, Options, Session, SessionError, TurnOptions};
+
+pub struct App {
+    pub settings: Settings,
+    pub terminal: Terminal,
+    pub interrupt: Interrupt,
+}
+
+impl App {
+    /// The model of the settings.
+    pub fn model(&self) -> ModelSource {
+        match self.settings.model.as_deref() {
+            None | Some(embedded::NAME) => ModelSource::Embedded(embedded::FLEDGLING),
+            Some(path) => ModelSource::Path(path.into()),
+        }
+    }
+
+    /// Opens the model, with progress; says so when it is the small one because nobody named another.
+    pub fn open(&self) -> anyhow::Result<Session> {
+        let settings = &self.settings;
+        let options = Options {
+            device: settings.device,
+            threads: settings.threads,
+            context: settings.context,
+            prefill_chunk: settings.prefill_chunk,
+            ..Options::default()
+        };
+        if settings.model.is_none() {
+            self.terminal.note(embedded::WHO_SPEAKS)?;
+        }
+        let progress = self.terminal.progress("loading", 1);
+        let open = Session::open(&self.model(), &options, &mut |done, total| progress.set(done as u64, total as u64));
+        Ok(open?)
+    }
+
+    /// Options of a turn: the settings, and the flags that are none.
+    pub fn turn_options(&self, args: &SamplingArgs) -> TurnOptions {
+        TurnOptions {
+            sampling: self.settings.sampling.clone(),
+            max_tokens: self.settings.max_tokens,
+            stop: args.stop.clone(),
+            logit_bias: args.logit_bias.clone(),
+            ..TurnOptions::default()
+        }
+    }
+
+    /// A new conversation, with the system message and the choice of thinking that the settings have.
+    pub fn conversation(&self) -> Conversation {
+        let system = self.settings.system.iter().map(|text| Message::text(Role::System, text.as_str()));
+        Conversation { enable_thinking: self.settings.think, ..Conversation::new(system.collect()) }
+    }
+}
+
+/// Whether an error leaves the session as it was, so that the person may try again.
+pub fn is_refusal(error: &anyhow::Error) -> bool {
+    let refusal = |e: &SessionError| !matches!(e, SessionError::Open { .. } | SessionError::Engine(_));
+    error.downcast_ref::<SessionError>().is_some_and(refusal)
+}

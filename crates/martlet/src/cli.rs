@@ -1,0 +1,217 @@
+//! The command line: global flags and subcommands.
+
+use crate::commands::{chat, config, generate, inspect, quantize, template, tokenize};
+use crate::exit;
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use martlet_session::DeviceKind;
+use std::path::PathBuf;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "martlet",
+    version,
+    about = "Runs Qwen3-Next, 3.5 and 3.6 models on your own machine",
+    after_help = exit::HELP,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Talk to a model: one question, or a conversation
+    Chat(chat::Args),
+    /// Go on from a raw prompt, a chat file, or token ids
+    Generate(generate::Args),
+    /// Turn text into token ids, or back
+    Tokenize(tokenize::Args),
+    /// Print the prompt that a chat file becomes
+    Template(template::Args),
+    /// Show what a checkpoint holds
+    Inspect(inspect::Args),
+    /// Write a checkpoint with packed weights (in the layout of MLX)
+    Quantize(quantize::Args),
+    /// Show settings and where they come from
+    Config(config::Args),
+    /// Print a completion script for a shell
+    Completions { shell: Shell },
+    /// Write man pages to a folder
+    Man { dir: PathBuf },
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Everywhere")]
+pub struct GlobalArgs {
+    /// Checkpoint folder or .safetensors file; "fledgling" is the tiny model inside martlet
+    #[arg(short, long, global = true, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// What computes
+    #[arg(long, global = true, value_parser = DeviceKind::NAMES)]
+    pub device: Option<String>,
+    /// Threads that compute [default: one for each physical core]
+    #[arg(long, global = true, value_name = "N")]
+    pub threads: Option<String>,
+    /// Tokens of prompt and answer together, such as 8192 or 8k [default: the model's own, as far as memory goes]
+    #[arg(long, global = true, value_name = "N")]
+    pub context: Option<String>,
+    /// When to use colours
+    #[arg(long, global = true, value_parser = ["auto", "always", "never"])]
+    pub color: Option<String>,
+    /// Print nothing but answers and errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+/// Flags of everything that generates.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Sampling (default: the checkpoint's own values)")]
+pub struct SamplingArgs {
+    /// 0 is greedy; higher is more varied
+    #[arg(long, visible_alias = "temperature", value_name = "X", allow_negative_numbers = true)]
+    pub temp: Option<f32>,
+    /// The most probable token each time: the same as --temp 0
+    #[arg(long, conflicts_with = "temp")]
+    pub greedy: bool,
+    /// Sample from so many most probable tokens; 0: from all
+    #[arg(long, value_name = "N")]
+    pub top_k: Option<u32>,
+    /// Sample from the most probable tokens that sum to this
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub top_p: Option<f32>,
+    /// Least probability of a token, as a share of the largest
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub min_p: Option<f32>,
+    /// Divides the logits of tokens that occurred; 1: off
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f32>,
+    /// Subtracted once from the logits of answered tokens; 0: off
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Subtracted for each time that a token was answered; 0: off
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Added to the logit of a token, from -100 to 100 or -inf (may be repeated)
+    #[arg(long, value_name = "ID=VALUE", value_parser = logit_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The same seed gives the same text
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Most tokens of the answer; negative: until its end or the context's [default: -1]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
+    pub max_tokens: Option<i64>,
+    /// End the answer before this text (may be repeated)
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Most prompt tokens computed in one step; never changes a result
+    #[arg(long, value_name = "N")]
+    pub prefill_chunk: Option<String>,
+}
+
+/// Whether the model thinks before it answers.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct ThinkArgs {
+    /// Think before the answer
+    #[arg(long, overrides_with = "no_think")]
+    pub think: bool,
+    /// Answer at once
+    #[arg(long, overrides_with = "think")]
+    pub no_think: bool,
+}
+
+impl ThinkArgs {
+    pub fn choice(self) -> Option<bool> {
+        (self.think || self.no_think).then_some(self.think)
+    }
+}
+
+/// A flag as a setting.
+type Flag = (&'static str, String);
+
+fn add(flags: &mut Vec<Flag>, key: &'static str, value: Option<impl ToString>) {
+    flags.extend(value.map(|v| (key, v.to_string())));
+}
+
+impl Cli {
+    /// The flags that are settings too.
+    pub fn flags(&self) -> Vec<Flag> {
+        let mut flags = Vec::new();
+        let GlobalArgs { model, device, threads, context, color, quiet } = &self.global;
+        let named =
+            [("model", model), ("device", device), ("threads", threads), ("context", context), ("color", color)];
+        named.into_iter().for_each(|(key, value)| add(&mut flags, key, value.as_ref()));
+        add(&mut flags, "quiet", quiet.then_some(true));
+        match &self.command {
+            Command::Chat(args) => {
+                args.sampling.add_flags(&mut flags);
+                add(&mut flags, "think", args.think.choice());
+                add(&mut flags, "system", args.system.as_ref());
+            }
+            Command::Generate(args) => {
+                args.sampling.add_flags(&mut flags);
+                add(&mut flags, "think", args.think.choice());
+            }
+            Command::Template(args) => add(&mut flags, "think", args.think.choice()),
+            Command::Inspect(args) => {
+                // The argument is the nearer one.
+                flags.retain(|(key, _)| *key != "model" || args.path.is_none());
+                add(&mut flags, "model", args.path.as_ref());
+            }
+            _ => {}
+        }
+        flags
+    }
+}
+
+impl SamplingArgs {
+    fn add_flags(&self, flags: &mut Vec<Flag>) {
+        add(flags, "temperature", if self.greedy { Some(0.0) } else { self.temp });
+        add(flags, "top_k", self.top_k);
+        add(flags, "top_p", self.top_p);
+        add(flags, "min_p", self.min_p);
+        add(flags, "repetition_penalty", self.repetition_penalty);
+        add(flags, "presence_penalty", self.presence_penalty);
+        add(flags, "frequency_penalty", self.frequency_penalty);
+        add(flags, "seed", self.seed);
+        add(flags, "max_tokens", self.max_tokens);
+        add(flags, "prefill_chunk", self.prefill_chunk.as_ref());
+    }
+}
+
+fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let (id, value) = text.split_once('=').ok_or("ID=VALUE is expected, such as 42=-5")?;
+    let id = id.trim().parse().map_err(|_| format!("\"{id}\" is no token id"))?;
+    let value = value.trim().parse().map_err(|_| format!("\"{value}\" is no number"))?;
+    Ok((id, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    fn flags(line: &str) -> Vec<Flag> {
+        Cli::try_parse_from(line.split(' ')).unwrap().flags()
+    }
+
+    #[test]
+    fn flags_become_settings() {
+        let found = flags("martlet -m x chat --temp 0.25 --no-think --max-tokens -1 -q hello");
+        let expected =
+            [("model", "x"), ("quiet", "true"), ("temperature", "0.25"), ("max_tokens", "-1"), ("think", "false")];
+        assert_eq!(found, expected.map(|(k, v)| (k, v.to_string())));
+        assert_eq!(flags("martlet generate --greedy --ids 1"), [("temperature", "0".to_string())]);
+        assert_eq!(flags("martlet inspect -m a b"), [("model", "b".to_string())]);
+        assert_eq!(logit_bias("7=-inf"), Ok((7, f32::NEG_INFINITY)));
+        assert!(logit_bias("x=1").is_err() && logit_bias("1").is_err());
+    }
+}

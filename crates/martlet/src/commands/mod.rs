@@ -1,0 +1,9 @@
+//! One file for each subcommand.
+
+pub mod chat;
+pub mod config;
+pub mod generate;
+pub mod inspect;
+pub mod quantize;
+pub mod template;
+pub mod tokenize;

@@ -1,0 +1,19 @@
+//! Where files of a person lie.
+
+use etcetera::BaseStrategy;
+use std::path::PathBuf;
+
+/// The configuration file, and whether MARTLET_CONFIG names it (then it must exist). `None` where there is no home.
+pub fn config_file(environment: &dyn Fn(&str) -> Option<String>) -> Option<(PathBuf, bool)> {
+    if let Some(path) = environment("MARTLET_CONFIG").filter(|p| !p.is_empty()) {
+        return Some((path.into(), true));
+    }
+    let base = etcetera::choose_base_strategy().ok()?;
+    Some((base.config_dir().join("martlet").join("config.toml"), false))
+}
+
+/// Where the line editor keeps what was typed; `None` where there is no home.
+pub fn history_file() -> Option<PathBuf> {
+    let base = etcetera::choose_base_strategy().ok()?;
+    Some(base.data_dir().join("martlet").join("history.txt"))
+}

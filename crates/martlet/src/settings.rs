@@ -1,0 +1,328 @@
+//! Settings: flag > MARTLET_* environment > configuration file > default, with the origin of each value.
+
+use crate::terminal::ColorChoice;
+use martlet_session::{DeviceKind, Sampling};
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
+/// means, and what it is.
+pub const SETTINGS: [(&str, &str, &str); 18] = [
+    ("model", "fledgling", "checkpoint folder or .safetensors file, or fledgling (built in)"),
+    ("device", "auto", "auto, reference or cpu"),
+    ("threads", "one for each physical core", "threads that compute"),
+    ("context", "the model's own, as far as memory goes", "tokens of prompt and answer together"),
+    ("prefill_chunk", "256", "most prompt tokens computed in one step; never changes a result"),
+    ("color", "auto", "auto, always or never"),
+    ("quiet", "false", "print nothing but answers and errors"),
+    ("think", "the template's choice", "true: think before the answer; false: do not"),
+    ("system", "none", "system message of a chat"),
+    ("max_tokens", "-1", "most tokens of an answer; negative: until its end or the context's"),
+    ("temperature", "the checkpoint's", "0 is greedy; higher is more varied"),
+    ("top_k", "the checkpoint's", "sample from so many most probable tokens; 0: from all"),
+    ("top_p", "the checkpoint's", "sample from the most probable tokens that sum to this"),
+    ("min_p", "the checkpoint's", "least probability of a token, as a share of the largest"),
+    ("repetition_penalty", "the checkpoint's", "divides the logits of tokens that occurred; 1: off"),
+    ("presence_penalty", "the checkpoint's", "subtracted once from the logits of answered tokens; 0: off"),
+    ("frequency_penalty", "the checkpoint's", "subtracted for each time that a token was answered; 0: off"),
+    ("seed", "a new one each time", "the same seed gives the same text"),
+];
+
+/// All settings of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// None: the model inside the program.
+    pub model: Option<String>,
+    pub device: DeviceKind,
+    pub threads: Option<usize>,
+    pub context: Option<usize>,
+    pub prefill_chunk: usize,
+    pub color: ColorChoice,
+    pub quiet: bool,
+    pub think: Option<bool>,
+    pub system: Option<String>,
+    /// None: until the end of the answer or of the context.
+    pub max_tokens: Option<usize>,
+    pub sampling: Sampling,
+    /// For `config show`, in the order of [`SETTINGS`].
+    pub rows: Vec<Row>,
+}
+
+/// One setting, its value, and where it came from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    pub key: &'static str,
+    pub value: String,
+    #[serde(serialize_with = "as_text")]
+    pub origin: Origin,
+    pub meaning: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Origin {
+    Flag,
+    Environment(String),
+    File(PathBuf),
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag => f.write_str("flag"),
+            Origin::Environment(name) => write!(f, "environment ({name})"),
+            Origin::File(path) => write!(f, "file ({})", path.display()),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+fn as_text<S: serde::Serializer>(origin: &Origin, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(origin)
+}
+
+/// A setting that can not be used.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum SettingsError {
+    #[error("{}: {source}", path.display())]
+    Syntax { path: PathBuf, source: toml::de::Error },
+    #[error("{}: {message}", path.display())]
+    Read { path: PathBuf, message: String },
+    #[error("{}: unknown key \"{key}\"{}", path.display(), did_you_mean(nearest))]
+    UnknownKey { path: PathBuf, key: String, nearest: Option<&'static str> },
+    #[error("{}: {key} is {found}; a string, a number, true or false is expected", path.display())]
+    Kind { path: PathBuf, key: String, found: &'static str },
+    #[error("{key} = \"{value}\" (from {origin}): {message}")]
+    Value { key: &'static str, value: String, origin: Origin, message: String },
+}
+
+fn did_you_mean(nearest: &Option<&str>) -> String {
+    nearest
+        .map_or_else(|| "; `martlet config show` lists all".to_string(), |name| format!("; the nearest is \"{name}\""))
+}
+
+/// Where values may come from.
+pub struct Layers<'a> {
+    /// (key, value) of flags that were given.
+    pub flags: Vec<(&'static str, String)>,
+    /// The environment.
+    pub environment: &'a dyn Fn(&str) -> Option<String>,
+    /// The configuration file, if there is one.
+    pub file: Option<ConfigFile>,
+}
+
+/// A configuration file: values by key, as text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigFile {
+    path: PathBuf,
+    values: Vec<(&'static str, String)>,
+}
+
+impl ConfigFile {
+    /// Reads a file; `None` when it is missing and `must_exist` is not set.
+    pub fn read(path: &Path, must_exist: bool) -> Result<Option<ConfigFile>, SettingsError> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => ConfigFile::parse(path, &text).map(Some),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !must_exist => Ok(None),
+            Err(e) => Err(SettingsError::Read { path: path.to_path_buf(), message: e.to_string() }),
+        }
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<ConfigFile, SettingsError> {
+        let path = path.to_path_buf();
+        let table: toml::Table = text.parse().map_err(|source| SettingsError::Syntax { path: path.clone(), source })?;
+        let mut values = Vec::new();
+        for (key, value) in table {
+            let Some(known) = SETTINGS.iter().map(|s| s.0).find(|name| *name == key) else {
+                let nearest = nearest(&key);
+                return Err(SettingsError::UnknownKey { path, key, nearest });
+            };
+            let text = match value {
+                toml::Value::String(text) => text,
+                toml::Value::Integer(n) => n.to_string(),
+                toml::Value::Float(x) => x.to_string(),
+                toml::Value::Boolean(b) => b.to_string(),
+                toml::Value::Datetime(_) => return Err(SettingsError::Kind { path, key, found: "a date" }),
+                toml::Value::Array(_) => return Err(SettingsError::Kind { path, key, found: "a list" }),
+                toml::Value::Table(_) => return Err(SettingsError::Kind { path, key, found: "a table" }),
+            };
+            values.push((known, text));
+        }
+        Ok(ConfigFile { path, values })
+    }
+}
+
+/// The known key that looks most like `key`, if any does.
+fn nearest(key: &str) -> Option<&'static str> {
+    let likeness = |name: &str| strsim::jaro_winkler(name, key);
+    let best = SETTINGS.iter().map(|s| s.0).max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    best.filter(|name| likeness(name) > 0.7)
+}
+
+impl Settings {
+    pub fn resolve(layers: &Layers<'_>) -> Result<Settings, SettingsError> {
+        let mut r = Resolver { layers, rows: Vec::new() };
+        let settings = Settings {
+            model: r.pick("model", text)?,
+            device: r.pick("device", DeviceKind::from_str)?.unwrap_or_default(),
+            threads: r.pick("threads", count)?,
+            context: r.pick("context", tokens)?,
+            prefill_chunk: r.pick("prefill_chunk", count)?.unwrap_or(256),
+            color: r.pick("color", ColorChoice::from_str)?.unwrap_or_default(),
+            quiet: r.pick("quiet", flag)?.unwrap_or(false),
+            think: r.pick("think", flag)?,
+            system: r.pick("system", text)?,
+            max_tokens: r.pick("max_tokens", number::<i64>)?.and_then(|n| usize::try_from(n).ok()),
+            sampling: Sampling {
+                temperature: r.pick("temperature", number)?,
+                top_k: r.pick("top_k", number)?,
+                top_p: r.pick("top_p", number)?,
+                min_p: r.pick("min_p", number)?,
+                repetition_penalty: r.pick("repetition_penalty", number)?,
+                presence_penalty: r.pick("presence_penalty", number)?,
+                frequency_penalty: r.pick("frequency_penalty", number)?,
+                seed: r.pick("seed", number)?,
+            },
+            rows: Vec::new(),
+        };
+        Ok(Settings { rows: r.rows, ..settings })
+    }
+}
+
+struct Resolver<'a> {
+    layers: &'a Layers<'a>,
+    rows: Vec<Row>,
+}
+
+impl Resolver<'_> {
+    /// The value of a setting by the first layer that has one; `None`: by none.
+    fn pick<T>(
+        &mut self,
+        key: &'static str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, SettingsError> {
+        let &(_, default, meaning) = SETTINGS.iter().find(|s| s.0 == key).expect("all keys are in the table");
+        let Some((value, origin)) = self.find(key) else {
+            self.rows.push(Row { key, value: default.to_string(), origin: Origin::Default, meaning });
+            return Ok(None);
+        };
+        match read(value.trim()) {
+            Ok(typed) => {
+                self.rows.push(Row { key, value, origin, meaning });
+                Ok(Some(typed))
+            }
+            Err(message) => Err(SettingsError::Value { key, value, origin, message }),
+        }
+    }
+
+    fn find(&self, key: &str) -> Option<(String, Origin)> {
+        let in_list = |list: &[(&'static str, String)]| list.iter().find(|(k, _)| *k == key).map(|(_, v)| v.clone());
+        if let Some(value) = in_list(&self.layers.flags) {
+            return Some((value, Origin::Flag));
+        }
+        let name = format!("MARTLET_{}", key.to_uppercase());
+        // An empty variable is how a shell unsets one for a single command.
+        if let Some(value) = (self.layers.environment)(&name).filter(|v| !v.is_empty()) {
+            return Some((value, Origin::Environment(name)));
+        }
+        let file = self.layers.file.as_ref()?;
+        in_list(&file.values).map(|value| (value, Origin::File(file.path.clone())))
+    }
+}
+
+fn text(value: &str) -> Result<String, String> {
+    Ok(value.to_string())
+}
+
+fn flag(value: &str) -> Result<bool, String> {
+    match value {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" => Ok(false),
+        _ => Err("true or false is expected".to_string()),
+    }
+}
+
+fn number<T: FromStr<Err: fmt::Display>>(value: &str) -> Result<T, String> {
+    value.parse().map_err(|e: T::Err| e.to_string())
+}
+
+fn count(value: &str) -> Result<usize, String> {
+    match number(value)? {
+        0 => Err("at least 1 is expected".to_string()),
+        n => Ok(n),
+    }
+}
+
+/// A number of tokens; `k` multiplies by 1024.
+fn tokens(value: &str) -> Result<usize, String> {
+    match value.strip_suffix(['k', 'K']) {
+        Some(thousands) => count(thousands)?.checked_mul(1024).ok_or_else(|| "it is too large".to_string()),
+        None => count(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(flags: &[(&'static str, &str)], env: &[(&str, &str)], file: &str) -> Result<Settings, SettingsError> {
+        let environment = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
+        let file = Some(ConfigFile::parse(Path::new("config.toml"), file)?);
+        let flags = flags.iter().map(|(k, v)| (*k, v.to_string())).collect();
+        Settings::resolve(&Layers { flags, environment: &environment, file })
+    }
+
+    fn origin(settings: &Settings, key: &str) -> String {
+        settings.rows.iter().find(|r| r.key == key).unwrap().origin.to_string()
+    }
+
+    #[test]
+    fn a_flag_goes_before_the_environment_before_the_file_before_the_default() {
+        let file = "threads = 3\ntemperature = 0.25\nthink = false\nmodel = \"m\"";
+        let all = resolve(&[("threads", "1")], &[("MARTLET_THREADS", "2"), ("MARTLET_MODEL", "")], file).unwrap();
+        assert_eq!(all.threads, Some(1));
+        assert_eq!(all.sampling.temperature, Some(0.25));
+        assert_eq!(all.think, Some(false));
+        assert_eq!(all.model.as_deref(), Some("m"), "an empty variable says nothing");
+        assert_eq!(origin(&all, "threads"), "flag");
+        assert_eq!(origin(&all, "temperature"), "file (config.toml)");
+        assert_eq!(origin(&all, "seed"), "default");
+        let env = resolve(&[], &[("MARTLET_THREADS", "2")], file).unwrap();
+        assert_eq!(env.threads, Some(2));
+        assert_eq!(origin(&env, "threads"), "environment (MARTLET_THREADS)");
+    }
+
+    #[test]
+    fn every_setting_is_resolved_and_listed_once() {
+        let rows = resolve(&[], &[], "").unwrap().rows;
+        assert_eq!(rows.iter().map(|r| r.key).collect::<Vec<_>>(), SETTINGS.map(|s| s.0));
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_with_the_nearest_name() {
+        let text = |file| resolve(&[], &[], file).unwrap_err().to_string();
+        assert_eq!(text("treads = 2"), "config.toml: unknown key \"treads\"; the nearest is \"threads\"");
+        assert_eq!(text("temp = 0.5"), "config.toml: unknown key \"temp\"; the nearest is \"temperature\"");
+        assert!(text("zzz = 2").ends_with("`martlet config show` lists all"));
+        assert!(text("threads = [2]").contains("threads is a list"));
+        assert!(text("threads = ").starts_with("config.toml: "));
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_its_origin() {
+        let error = resolve(&[], &[("MARTLET_DEVICE", "gpu")], "").unwrap_err().to_string();
+        assert!(error.starts_with("device = \"gpu\" (from environment (MARTLET_DEVICE)): "), "{error}");
+        assert!(error.contains("auto, reference, cpu"), "{error}");
+        assert!(resolve(&[("threads", "0")], &[], "").unwrap_err().to_string().contains("at least 1"));
+    }
+
+    #[test]
+    fn numbers_of_tokens() {
+        let context = |text: &str| resolve(&[("context", text)], &[], "").unwrap().context;
+        assert_eq!((context("4096"), context("48k")), (Some(4096), Some(49152)));
+        let most = |text: &str| resolve(&[("max_tokens", text)], &[], "").unwrap().max_tokens;
+        assert_eq!((most("-1"), most("0"), most("7")), (None, Some(0), Some(7)));
+    }
+}
