@@ -2,6 +2,7 @@
 
 use martlet_model::{expected_tensors, read_config};
 use martlet_tensor::Float;
+use martlet_weights::quantise::{Mode, Options, quantise_in_memory};
 use martlet_weights::safetensors::{Tensor, to_bytes};
 use martlet_weights::{Checkpoint, Kind};
 use serde_json::{Value, json};
@@ -113,4 +114,13 @@ fn value(rng: &mut Rng, name: &str, shape: &[usize]) -> f32 {
         n if n.ends_with("mlp.gate.weight") => 2.0 * x / (shape[1] as f32).sqrt(),
         _ => 1.3 * x / (shape[shape.len() - 1] as f32).sqrt(),
     }
+}
+
+/// A checkpoint quantised by the project's own encoder, kept in memory.
+pub fn quantised(source: &Checkpoint, bits: u8, group: u16) -> Checkpoint {
+    let options = Options { bits, group, mode: Mode::Affine };
+    let (files, _) = quantise_in_memory(source, options).unwrap_or_else(|e| panic!("{e}"));
+    let leak = |bytes: Vec<u8>| -> &'static [u8] { Box::leak(bytes.into_boxed_slice()) };
+    Checkpoint::from_files(files.into_iter().map(|(name, bytes)| (name, leak(bytes))).collect())
+        .unwrap_or_else(|e| panic!("{e}"))
 }

@@ -10,6 +10,9 @@ pub struct MtpReport {
     pub convention: MtpConvention,
     pub accepted: usize,
     pub drafts: usize,
+    /// Mean natural log-probability that the head gave the model's token: tells apart conventions that differ in few
+    /// drafts.
+    pub logprob: f64,
 }
 
 impl MtpReport {
@@ -31,12 +34,11 @@ pub fn check_mtp<D: Device>(
         for hidden_after_norm in [true, false] {
             let convention = MtpConvention { embedding_first, hidden_after_norm };
             set_convention(runner, convention);
-            let accepted = count_accepted(runner, &text, prompt.len())?;
-            reports.push(MtpReport { convention, accepted, drafts: text.len() - prompt.len() - 1 });
+            reports.push(teacher_force(runner, &text, prompt.len(), convention)?);
         }
     }
     // A stable sort: where two are equal, the family's own convention stays in front.
-    reports.sort_by_key(|r| std::cmp::Reverse(r.accepted));
+    reports.sort_by(|a, b| b.accepted.cmp(&a.accepted).then(b.logprob.total_cmp(&a.logprob)));
     set_convention(runner, reports[0].convention);
     Ok(reports)
 }
@@ -67,24 +69,39 @@ fn continue_greedily<D: Device>(runner: &mut Runner<D>, prompt: &[u32], tokens: 
     result.map(|()| text)
 }
 
-/// Runs trunk and head side by side over `text`; counts the drafts after `from` that are the text's own tokens.
-fn count_accepted<D: Device>(runner: &mut Runner<D>, text: &[u32], from: usize) -> Result<usize, StepError> {
+/// Runs trunk and head side by side over `text`; compares the drafts after `from` with the text's own tokens.
+fn teacher_force<D: Device>(
+    runner: &mut Runner<D>,
+    text: &[u32],
+    from: usize,
+    convention: MtpConvention,
+) -> Result<MtpReport, StepError> {
+    let mut report = MtpReport { convention, accepted: 0, drafts: 0, logprob: 0.0 };
     let mut seq = runner.open()?;
-    let mut accepted = 0;
     let result = (|| {
         // Row t drafts token t + 2 from token t + 1.
-        for t in 0..text.len() - 2 {
+        for t in 0..text.len().saturating_sub(2) {
             runner.step(&mut [SeqInput { seq: &mut seq, tokens: &text[t..t + 1], tentative: 0, outputs: 0 }])?;
             let next = DraftInput { seq: &mut seq, start: t, tokens: &text[t + 1..t + 2], outputs: 1 };
             runner.draft(&mut [next], Hidden::Step)?;
-            if t + 2 > from && argmax(&runner.logits(1)?) == text[t + 2] {
-                accepted += 1;
+            if t + 2 > from {
+                let logits = runner.logits(1)?;
+                report.drafts += 1;
+                report.accepted += usize::from(argmax(&logits) == text[t + 2]);
+                report.logprob += logprob(&logits, text[t + 2]);
             }
         }
         Ok(())
     })();
     runner.close(seq);
-    result.map(|()| accepted)
+    report.logprob /= report.drafts.max(1) as f64;
+    result.map(|()| report)
+}
+
+fn logprob(logits: &[f32], token: u32) -> f64 {
+    let best = logits[argmax(logits) as usize] as f64;
+    let sum: f64 = logits.iter().map(|x| (*x as f64 - best).exp()).sum();
+    logits[token as usize] as f64 - best - sum.ln()
 }
 
 fn argmax(logits: &[f32]) -> u32 {
