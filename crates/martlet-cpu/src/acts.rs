@@ -74,7 +74,7 @@ fn quantise_group(x: &[f32], codes: &mut [f32]) -> (f32, f32) {
             let v = part[i] * inverse;
             let v = if v > 127.0 { 127.0 } else { v };
             let v = if v < -127.0 { -127.0 } else { v };
-            let v = if v == v { v } else { 0.0 };
+            let v = if v.is_nan() { 0.0 } else { v };
             let code = (v + ROUND) - ROUND;
             sums[i] += code;
             codes[i] = code;

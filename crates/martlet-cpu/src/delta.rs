@@ -189,7 +189,7 @@ impl Delta {
             slot.pending = (slot.pending + seq.certain) % BORDER;
             slot.tentative = tentative;
         }
-        let each = key_dim * value_dim * rows / b.seqs.len().max(1) / 4;
+        let each = key_dim * value_dim * rows / b.seqs.len().max(1) / 8;
         pool.items(&mut work, each, |_, rows| (kernels.gdn)(rows));
     }
 

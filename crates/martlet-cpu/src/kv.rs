@@ -89,7 +89,7 @@ impl Kv {
         let rows: Vec<(&[u32], usize)> =
             b.seqs.iter().flat_map(|s| (0..s.rows).map(|i| (s.pages.as_slice(), s.start + i + 1))).collect();
         let all_keys: usize = rows.iter().map(|(_, keys)| keys).sum();
-        let cost = (all_keys * dim / 16 / rows.len().max(1)).max(1);
+        let cost = (all_keys * dim / 8 / rows.len().max(1)).max(1);
         let (cols, table) = (y.cols, y.first(rows.len()));
         assert!(heads * dim <= cols, "{heads} heads of {dim} in {cols} columns");
         pool.heads(table, cols, Heads::packed(0, heads, dim), cost, |r, h, y| {

@@ -167,7 +167,7 @@ pub fn narrow_f16(x: f32) -> u16 {
 pub fn finite(x: f32, max: f32) -> f32 {
     let x = if x > max { max } else { x };
     let x = if x < -max { -max } else { x };
-    if x == x { x } else { 0.0 }
+    if x.is_nan() { 0.0 } else { x }
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The threads of the device: a fork-join pool for work of microseconds.
 //!
 //! A token takes hundreds of joins, so waking a thread by the kernel each time (10 to 30 us) would cost more than the
-//! work. Workers spin for a bounded time after each job, then yield, then park; a machine shared with others loses
-//! little, and an idle device nothing. Splits are static: who computes what never depends on timing (and by the law
-//! it would not matter to the bits).
+//! work. Workers spin for a bounded time after each job, then yield, then park. A job is cut into a few parts that
+//! whoever is free takes; the caller takes parts too, and waits only for workers that are in the middle of one. So a
+//! worker that the system has put aside costs nothing, and a machine shared with others is no slower than one thread
+//! on it. Who computes a part depends on timing; by the law the bits do not.
 #![allow(unsafe_code)]
 
 use martlet_device::Heads;
@@ -12,7 +13,7 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -33,13 +34,15 @@ pub struct Pool {
 }
 
 struct Shared {
-    /// Counts jobs; a worker takes the job when the number has changed.
-    epoch: AtomicU32,
-    /// The present job. Written by the caller while no worker runs, read by workers between the change of `epoch` and
-    /// their decrement of `left`.
-    job: UnsafeCell<Option<*const Job>>,
-    /// Workers that have not finished the present job.
-    left: AtomicUsize,
+    /// Number of the job (high half), whether it takes workers still ([`OPEN`]), and how many have entered it.
+    gate: AtomicU64,
+    /// The present job and its number of parts. Written by the caller while no worker is inside, read by workers that
+    /// have entered.
+    job: UnsafeCell<Option<(*const Job, usize)>>,
+    /// The next part to be taken.
+    next: AtomicUsize,
+    /// Workers that have entered the present job and left it.
+    done: AtomicUsize,
     stop: AtomicBool,
     sleeping: Vec<AtomicBool>,
     caller_sleeps: AtomicBool,
@@ -47,8 +50,15 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
+const OPEN: u64 = 1 << 31;
+
+/// The number of the job.
+fn number(gate: u64) -> u64 {
+    gate >> 32
+}
+
 // SAFETY: `job` is the only member that is not Sync by itself. It is written only by the thread that holds `turn`, and
-// only while `left` is 0; the store to `epoch` and the decrements of `left` order it before and after every read.
+// only while no worker is inside; opening the gate and the counting of `done` order it before and after every read.
 unsafe impl Sync for Shared {}
 // SAFETY: the pointer in `job` is to a `Sync` closure, and is used only while the caller that owns it waits.
 unsafe impl Send for Shared {}
@@ -90,33 +100,60 @@ impl Shared {
     fn work(&self, index: usize) {
         let mut seen = 0;
         loop {
-            let fresh = || self.epoch.load(Ordering::SeqCst) != seen;
+            let fresh = || number(self.gate.load(Ordering::SeqCst)) != seen;
             wait(fresh, || {
-                // The flag goes up before the last look: either this thread sees the new epoch, or the caller the flag.
+                // The flag goes up before the last look: either this thread sees the new job, or the caller the flag.
                 self.sleeping[index].store(true, Ordering::SeqCst);
                 if !fresh() {
                     thread::park();
                 }
                 self.sleeping[index].store(false, Ordering::SeqCst);
             });
-            seen = self.epoch.load(Ordering::SeqCst);
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
-            // SAFETY: the epoch changed, so the caller has stored a job and waits for `left` to fall to 0; until this
-            // thread's decrement below, the pointer and the closure behind it stay alive and unchanged.
-            let job = unsafe { (*self.job.get()).map(|job| &*job) };
-            if let Some(job) = job
-                && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(index + 1)))
-            {
-                lock(&self.panic).get_or_insert(panic);
+            seen = number(self.gate.load(Ordering::SeqCst));
+            if self.enter(seen) {
+                // SAFETY: the worker has entered, so the caller that stored the job waits for `done` to count it.
+                unsafe { self.take_parts() };
+                self.done.fetch_add(1, Ordering::SeqCst);
+                if self.caller_sleeps.load(Ordering::SeqCst)
+                    && let Some(caller) = lock(&self.caller).as_ref()
+                {
+                    caller.unpark();
+                }
             }
-            if self.left.fetch_sub(1, Ordering::SeqCst) == 1
-                && self.caller_sleeps.load(Ordering::SeqCst)
-                && let Some(caller) = lock(&self.caller).as_ref()
-            {
-                caller.unpark();
+        }
+    }
+
+    /// Enters job `wanted`, if it is the present one and still open.
+    fn enter(&self, wanted: u64) -> bool {
+        let more = |gate| (number(gate) == wanted && gate & OPEN != 0).then_some(gate + 1);
+        self.gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    }
+
+    /// Does parts of the job until there are none left. A panic is kept for the caller.
+    ///
+    /// # Safety
+    /// The job and the closure behind it must stay as they are during the call.
+    unsafe fn take_parts(&self) {
+        // SAFETY: nobody writes the job now, as the caller of this function promises.
+        let Some((job, parts)) = (unsafe { *self.job.get() }) else { return };
+        // SAFETY: the closure is alive, as the caller of this function promises.
+        let job = unsafe { &*job };
+        let all = || {
+            loop {
+                let part = self.next.fetch_add(1, Ordering::Relaxed);
+                if part >= parts {
+                    return;
+                }
+                job(part);
             }
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(all)) {
+            // The rest of the job is of no use to anyone.
+            self.next.store(parts, Ordering::Relaxed);
+            lock(&self.panic).get_or_insert(panic);
         }
     }
 }
@@ -126,9 +163,10 @@ impl Pool {
     pub fn new(threads: usize) -> std::io::Result<Pool> {
         let others = threads.max(1) - 1;
         let shared = Arc::new(Shared {
-            epoch: AtomicU32::new(0),
+            gate: AtomicU64::new(0),
             job: UnsafeCell::new(None),
-            left: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             sleeping: (0..others).map(|_| AtomicBool::new(false)).collect(),
             caller_sleeps: AtomicBool::new(false),
@@ -149,27 +187,33 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `f(0)` to `f(threads - 1)`, each once, at the same time; `f(0)` on the caller. Returns when all have
-    /// returned. A panic of any of them is raised here, after all have ended. `f` must not call the pool.
-    pub fn run<F: Fn(usize) + Sync>(&self, f: F) {
+    /// Calls `f(0)` to `f(parts - 1)`, each once, on any threads. Returns when all have returned. A panic of any of them
+    /// is raised here, after all threads have left. `f` must not call the pool.
+    pub fn run<F: Fn(usize) + Sync>(&self, parts: usize, f: F) {
         if self.workers.is_empty() {
-            return f(0);
+            return (0..parts).for_each(f);
         }
         let _turn = lock(&self.turn);
         let s = &*self.shared;
         let job: *const (dyn Fn(usize) + Sync + '_) = &f;
         // SAFETY: the lifetime is erased only for the time of this call, which does not return or unwind before every
-        // worker has decremented `left`, after its last use of the job. No worker reads `job` now, since `left` is 0.
-        unsafe { *s.job.get() = Some(std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job)) };
-        s.left.store(self.workers.len(), Ordering::SeqCst);
-        s.epoch.fetch_add(1, Ordering::SeqCst);
+        // worker that entered has left. No worker is inside now: the last call saw to that.
+        unsafe {
+            *s.job.get() = Some((std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job), parts))
+        };
+        s.next.store(0, Ordering::SeqCst);
+        s.done.store(0, Ordering::SeqCst);
+        let next = number(s.gate.load(Ordering::SeqCst)) + 1;
+        s.gate.store(next << 32 | OPEN, Ordering::SeqCst);
         for (sleeping, worker) in s.sleeping.iter().zip(&self.workers) {
             if sleeping.load(Ordering::SeqCst) {
                 worker.thread().unpark();
             }
         }
-        let mine = catch_unwind(AssertUnwindSafe(|| f(0)));
-        let done = || s.left.load(Ordering::SeqCst) == 0;
+        // SAFETY: the job is this call's own.
+        unsafe { s.take_parts() };
+        let entered = (s.gate.fetch_and(!OPEN, Ordering::SeqCst) & (OPEN - 1)) as usize;
+        let done = || s.done.load(Ordering::SeqCst) == entered;
         wait(done, || {
             *lock(&s.caller) = Some(thread::current());
             s.caller_sleeps.store(true, Ordering::SeqCst);
@@ -178,26 +222,23 @@ impl Pool {
             }
             s.caller_sleeps.store(false, Ordering::SeqCst);
         });
-        let theirs = lock(&s.panic).take();
-        if let Some(panic) = mine.err().or(theirs) {
+        let panic = lock(&s.panic).take();
+        if let Some(panic) = panic {
             resume_unwind(panic);
         }
     }
 
-    /// Calls `f` on disjoint ranges that cover `0..total`, one for each thread; on the caller alone when `total * cost`
-    /// is less than a join is worth. `cost` is in units of about a nanosecond.
+    /// Calls `f` on disjoint ranges that cover `0..total`; on the caller alone when `total * cost` is less than a join is
+    /// worth. `cost` is in units of about a nanosecond.
     pub fn split(&self, total: usize, cost: usize, f: impl Fn(Range<usize>) + Sync) {
         const WORTH: usize = 4000;
-        let threads = self.threads();
-        if threads == 1 || total < 2 || total.saturating_mul(cost) < WORTH {
+        let (threads, time) = (self.threads(), total.saturating_mul(cost));
+        if threads == 1 || total < 2 || time < WORTH {
             return f(0..total);
         }
-        self.run(|i| {
-            let range = total * i / threads..total * (i + 1) / threads;
-            if !range.is_empty() {
-                f(range);
-            }
-        });
+        // A few parts for each thread, so that one that comes late or is put aside holds up little.
+        let parts = (time / WORTH).clamp(threads, 4 * threads).min(total);
+        self.run(parts, |i| f(total * i / parts..total * (i + 1) / parts));
     }
 
     /// `f(i, chunk i of data)` for every chunk of `size` values (the last may be shorter).
@@ -269,7 +310,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.gate.fetch_add(1 << 32, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
             // A worker catches the panics of its jobs, so there is nothing to learn from the result.
@@ -300,7 +341,6 @@ impl<'a, T> Slots<'a, T> {
     ///
     /// # Safety
     /// While the slice lives, no other part that overlaps it may be in use.
-    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
     pub unsafe fn slice(&self, at: usize, len: usize) -> &'a mut [T] {
         assert!(at <= self.len && len <= self.len - at, "{len} values at {at} of {}", self.len);
         // SAFETY: in bounds, as just checked; unique, as the caller promises.
@@ -367,16 +407,15 @@ mod tests {
         }
     }
 
-    /// Hundreds of thousands of joins, with pauses that let the workers reach every stage of waiting, on more threads
-    /// than the machine has.
+    /// Many joins, with pauses that let the workers reach every stage of waiting, on more threads than the machine has.
     #[test]
     fn joins_under_stress() {
         for threads in [2, 3, 8] {
             let pool = Pool::new(threads).unwrap();
             let sum = AtomicUsize::new(0);
-            let rounds = if threads == 2 { 100_000 } else { 1_000 };
+            let rounds = if threads == 2 { 100_000 } else { 10_000 };
             for round in 0..rounds {
-                pool.run(|i| {
+                pool.run(threads, |i| {
                     sum.fetch_add(i + round, Ordering::Relaxed);
                 });
                 if round % 997 == 0 {
@@ -388,6 +427,22 @@ mod tests {
         }
     }
 
+    /// Parts long enough that workers take some, and the caller has to wait for them.
+    #[test]
+    fn the_caller_waits_for_parts_that_others_took() {
+        let pool = Pool::new(4).unwrap();
+        let mut others = 0;
+        for _ in 0..50 {
+            let mut by = vec![None; 8];
+            pool.items(&mut by, 1_000_000, |_, by| {
+                thread::sleep(Duration::from_micros(300));
+                *by = Some(thread::current().id());
+            });
+            others += by.iter().filter(|by| by.expect("a part was left out") != thread::current().id()).count();
+        }
+        assert!(others > 0, "the workers took no part");
+    }
+
     #[test]
     fn several_callers_take_turns() {
         let pool = Pool::new(3).unwrap();
@@ -396,7 +451,7 @@ mod tests {
             for _ in 0..4 {
                 s.spawn(|| {
                     for _ in 0..500 {
-                        pool.run(|_| {
+                        pool.run(3, |_| {
                             sum.fetch_add(1, Ordering::Relaxed);
                         });
                     }
@@ -409,13 +464,14 @@ mod tests {
     #[test]
     fn a_panic_surfaces_and_the_pool_lives_on() {
         let pool = Pool::new(3).unwrap();
-        for culprit in 0..3 {
-            let caught = catch_unwind(AssertUnwindSafe(|| pool.run(|i| assert!(i != culprit, "thread {i}"))));
+        for round in 0..100 {
+            let culprit = round % 7;
+            let caught = catch_unwind(AssertUnwindSafe(|| pool.run(7, |i| assert!(i != culprit, "part {i}"))));
             let panic = caught.expect_err("the panic was lost");
-            assert_eq!(panic.downcast_ref::<String>(), Some(&format!("thread {culprit}")));
+            assert_eq!(panic.downcast_ref::<String>(), Some(&format!("part {culprit}")));
         }
         let sum = AtomicUsize::new(0);
-        pool.run(|i| {
+        pool.run(3, |i| {
             sum.fetch_add(i, Ordering::Relaxed);
         });
         assert_eq!(sum.into_inner(), 3);
@@ -425,7 +481,7 @@ mod tests {
     fn pools_end_whatever_their_workers_wait_for() {
         for pause in [0, 50, 500] {
             let pool = Pool::new(4).unwrap();
-            pool.run(|_| {});
+            pool.run(4, |_| {});
             thread::sleep(Duration::from_micros(pause));
             drop(pool);
         }

@@ -95,9 +95,9 @@ fn span(w: &Weights, first: usize, i: usize) -> Range<usize> {
     first + i * LANES..first + w.rows.min((i + 1) * LANES)
 }
 
-/// About how many nanoseconds a strip takes.
-fn cost(w: &Weights, rows: usize) -> usize {
-    w.cols * rows.max(1) / 8
+/// About how many nanoseconds a strip of `cols` inputs takes: 16 products each for `rows` rows.
+fn cost(cols: usize, rows: usize) -> usize {
+    cols * rows.max(1)
 }
 
 fn count_up(all: &mut Vec<u32>, rows: usize) {
@@ -141,7 +141,7 @@ pub fn project(
         let (w, col, i) = find(i);
         span(w, col, i)
     };
-    pool.columns(table, width, total, cost(first, rows), columns, |i, y| {
+    pool.columns(table, width, total, cost(first.cols, rows), columns, |i, y| {
         let (w, _, i) = find(i);
         strip(kernels, w, i, input(w, acts, x), all, all, y);
     });
@@ -236,14 +236,13 @@ pub fn experts(
     quantise(kernels, pool, acts, input_rows, of_all(|e| &e.gate).chain(of_all(|e| &e.up)));
     inner.resize(pairs.len() * 2 * width, 0.0);
     let strips = width.div_ceil(LANES);
-    let per_strip = hidden * pairs.len() / 8;
     let half = |i: usize| (i / strips, i % strips);
     let columns = |i| {
         let (second, i) = half(i);
         second * width + i * LANES..second * width + width.min((i + 1) * LANES)
     };
     let quantised = &*acts;
-    pool.columns(inner, 2 * width, 2 * strips, per_strip, columns, |i, y| {
+    pool.columns(inner, 2 * width, 2 * strips, cost(hidden, pairs.len()), columns, |i, y| {
         let (second, i) = half(i);
         for (e, run) in &groups {
             let w = if second == 0 { &e.gate } else { &e.up };
@@ -260,9 +259,8 @@ pub fn experts(
     let last = order.iter().max().map_or(0, |m| *m as usize + 1);
     let (cols, table) = (y.cols, y.first(last));
     let quantised = &*acts;
-    let per_strip = width * pairs.len() / 8;
     let columns = |i| i * LANES..hidden.min((i + 1) * LANES);
-    pool.columns(table, cols, hidden.div_ceil(LANES), per_strip, columns, |i, y| {
+    pool.columns(table, cols, hidden.div_ceil(LANES), cost(width, pairs.len()), columns, |i, y| {
         for (e, run) in &groups {
             let x = input(&e.down, quantised, inner_rows);
             strip(kernels, &e.down, i, x, &all[run.clone()], &order[run.clone()], y);

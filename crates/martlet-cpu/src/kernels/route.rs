@@ -17,7 +17,7 @@ pub struct Scratch {
 fn key(x: f32) -> i32 {
     let bits = (x + 0.0).to_bits() as i32; // -0 becomes 0
     let ordered = bits ^ ((bits >> 31) as u32 >> 1) as i32;
-    if x == x { ordered } else { TAKEN + 1 }
+    if x.is_nan() { TAKEN + 1 } else { ordered }
 }
 
 /// Below every key.

@@ -134,7 +134,7 @@ fn block<C: Unpack, const LINES: usize, const R: usize, const FUSED: bool>(
             flush(&mut y, &mut a);
         }
     }
-    if p.w.cols.div_ceil(TILE_K) % (SLICE / TILE_K) != 0 {
+    if !p.w.cols.div_ceil(TILE_K).is_multiple_of(SLICE / TILE_K) {
         flush(&mut y, &mut a);
     }
     y
