@@ -365,3 +365,29 @@ impl Device for Cpu {
         products::project(&self.kernels, &self.pool, &mut self.scratch, &ws, x, b.rows(), y);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machine_lacks_is_refused() {
+        let none = Cpu::new(CpuOptions { threads: Some(0), isa: None }).err().expect("no threads");
+        assert_eq!(none.to_string(), "the cpu device can not work with 0 threads");
+        for isa in Isa::ALL {
+            let made = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa) });
+            assert_eq!(made.map(|cpu| cpu.isa()).ok(), isa.available().then_some(isa));
+            assert_eq!(isa.to_string().parse(), Ok(isa));
+        }
+        assert!("neon".parse::<Isa>().is_err());
+        let cpu = Cpu::new(CpuOptions::default()).expect("a CPU device");
+        assert!(cpu.threads() >= 1 && cpu.isa() == Isa::best());
+    }
+
+    #[test]
+    fn too_much_memory_is_an_error() {
+        let cpu = Cpu::new(CpuOptions { threads: Some(1), isa: None }).expect("a CPU device");
+        let e = cpu.buffer(usize::MAX / 8, 16).err().expect("more than any machine has");
+        assert!(matches!(e, DeviceError::Memory { what: "activations", .. }), "{e}");
+    }
+}

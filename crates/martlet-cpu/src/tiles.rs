@@ -343,9 +343,10 @@ fn pack_codes(codes: Codes, row: &Row<'_>, from: usize, to: usize, lane: usize, 
             }
         }
         Codes::U8 => {
+            let bytes = row.scheme.bits() == 8;
             for k in from..to {
                 let i = k - from;
-                tile[i / 4 * LINE + 4 * lane + i % 4] = row.code(k);
+                tile[i / 4 * LINE + 4 * lane + i % 4] = if bytes { row.codes[k] } else { row.code(k) };
             }
         }
     }

@@ -138,3 +138,74 @@ fn add_stored<T: Stored>(o: &mut [f32; MAX_DIM], p: f32, value: &[T]) {
         *o = p.mul_add(v.widen(), *o);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::kernel_set::KernelSet;
+    use crate::lanes::{dot, narrow_f16};
+    use crate::testing::Random;
+
+    /// The definition, in plain scalar steps; `key(j)` and `value(j)` are what is stored for index j.
+    fn scalar(
+        q: &[f32],
+        keys: usize,
+        scale: f32,
+        key: impl Fn(usize) -> Vec<f32>,
+        value: impl Fn(usize) -> Vec<f32>,
+    ) -> Vec<f32> {
+        let (mut max, mut weight, mut out) = (f32::NEG_INFINITY, 0.0f32, vec![0.0f32; q.len()]);
+        for block in (0..keys).step_by(BLOCK) {
+            let here = block..keys.min(block + BLOCK);
+            let s: Vec<f32> = here.clone().map(|j| scale * dot(q, &key(j))).collect();
+            let m = s.iter().fold(f32::NEG_INFINITY, |m, s| m.max(*s));
+            let p: Vec<f32> = s.iter().map(|s| exp(s - m)).collect();
+            let mut o = vec![0.0f32; q.len()];
+            for (j, p) in here.zip(&p) {
+                for (o, v) in o.iter_mut().zip(value(j)) {
+                    *o = p.mul_add(v, *o);
+                }
+            }
+            let merged = max.max(m);
+            let (f, g) = (exp(max - merged), exp(m - merged));
+            weight = total(&p).mul_add(g, weight * f);
+            for (out, o) in out.iter_mut().zip(o) {
+                *out = o.mul_add(g, *out * f);
+            }
+            max = merged;
+        }
+        out.iter().map(|o| o / weight).collect()
+    }
+
+    #[test]
+    fn every_isa_gives_the_bits_of_scalar() {
+        for (dim, keys) in [(16usize, 1usize), (64, 64), (72, 65), (128, 256), (256, 257), (20, 600), (5, 70), (512, 3)]
+        {
+            let mut r = Random::new((dim + keys) as u64);
+            let (kv_heads, kv_head) = (3, 1);
+            // Pages in no order, among others.
+            let pages: Vec<u32> = (0..keys.div_ceil(PAGE) as u32).map(|p| 2 * (9 - p)).collect();
+            let full = r.vec(20 * 2 * kv_heads * PAGE * dim);
+            let halves: Vec<u16> = full.iter().map(|v| narrow_f16(*v)).collect();
+            let q: Vec<f32> = r.vec(dim).iter().map(|v| 4.0 * v).collect();
+            let at = |plane: usize, j: usize| {
+                ((pages[j / PAGE] as usize * 2 + plane) * kv_heads + kv_head) * PAGE * dim + j % PAGE * dim
+            };
+            let plain = |plane, j| full[at(plane, j)..][..dim].to_vec();
+            let rounded = |plane, j| halves[at(plane, j)..][..dim].iter().map(|h| widen_f16(*h)).collect();
+            let want = [
+                (Pages::F32(&full), scalar(&q, keys, 0.3, |j| plain(0, j), |j| plain(1, j))),
+                (Pages::F16(&halves), scalar(&q, keys, 0.3, |j| rounded(0, j), |j| rounded(1, j))),
+            ];
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+                for (kv, want) in &want {
+                    let mut y = vec![0.0; dim];
+                    let a = Attend { q: &q, kv: *kv, pages: &pages, kv_heads, kv_head, keys, scale: 0.3 };
+                    (KernelSet::new(isa).attention)(&a, &mut y);
+                    assert_eq!(&y, want, "{dim} dimensions, {keys} keys, {isa}");
+                }
+            }
+        }
+    }
+}

@@ -231,3 +231,99 @@ pub fn fold(s: &mut [f32], list: Pending<'_>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::kernel_set::KernelSet;
+    use crate::pool::blocks;
+    use crate::testing::Random;
+
+    /// One row as the definition takes it, in plain scalar steps: the row's (u, y).
+    fn scalar_row(
+        s: &[f32],
+        list: &[(Vec<f32>, Vec<f32>, f32)],
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        decay: f32,
+        beta: f32,
+    ) -> [Vec<f32>; 2] {
+        let decays: Vec<f32> = list.iter().map(|row| row.2).chain([decay]).collect();
+        let product = |from: usize| decays[from..].iter().fold(1.0, |w, d| w * d);
+        let in_state = |x: &[f32], c: usize| (0..k.len()).fold(0.0, |a, i| s[i * v.len() + c].mul_add(x[i], a));
+        let mut out = [vec![], vec![]];
+        for c in 0..v.len() {
+            let mut r = (-product(0)).mul_add(in_state(k, c), v[c]);
+            let mut y = product(0) * in_state(q, c);
+            for (j, (key, u, _)) in list.iter().enumerate() {
+                r = (-(product(j + 1) * dot(key, k))).mul_add(u[c], r);
+                y = (product(j + 1) * dot(key, q)).mul_add(u[c], y);
+            }
+            out[0].push(r * beta);
+            out[1].push(dot(k, q).mul_add(r * beta, y));
+        }
+        out
+    }
+
+    fn scalar_fold(s: &mut [f32], list: &[(Vec<f32>, Vec<f32>, f32)], vd: usize) {
+        let product = |from: usize| list[from..].iter().fold(1.0, |w, row| w * row.2);
+        for (at, s) in s.iter_mut().enumerate() {
+            *s *= product(0);
+            for (j, (k, u, _)) in list.iter().enumerate() {
+                *s = (product(j + 1) * k[at / vd]).mul_add(u[at % vd], *s);
+            }
+        }
+    }
+
+    #[test]
+    fn every_isa_gives_the_bits_of_scalar() {
+        for (kd, vd) in [(128, 128), (16, 80), (20, 7), (64, 1)] {
+            let (rows, mut r) = (70, Random::new((kd + vd) as u64));
+            let width = 2 * kd + vd;
+            let qkv: Vec<f32> = r.vec(rows * width).iter().map(|x| x / (kd as f32).sqrt()).collect();
+            let gates: Vec<f32> = r.vec(rows * 2).iter().map(|x| 0.8 + 0.2 * x).collect();
+
+            let (mut s, mut list, mut want) = (vec![0.0; kd * vd], Vec::new(), Vec::new());
+            for (x, gates) in qkv.chunks(width).zip(gates.chunks(2)) {
+                let (q, k, v) = (&x[..kd], &x[kd..2 * kd], &x[2 * kd..]);
+                let [u, y] = scalar_row(&s, &list, q, k, v, gates[0], gates[1]);
+                list.push((k.to_vec(), u, gates[0]));
+                want.extend(y);
+                if list.len() == BORDER {
+                    scalar_fold(&mut s, &list, vd);
+                    list.clear();
+                }
+            }
+
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+                // All rows certain, and all but the first 20 tentative: the same outputs, and S past the borders or not.
+                for certain in [rows, 20] {
+                    let (mut state, mut got) = (vec![0.0; kd * vd], vec![0.0; rows * vd]);
+                    let (mut k, mut u, mut decay) = (vec![0.0; 99 * kd], vec![0.0; 99 * vd], vec![0.0; 99]);
+                    let y = blocks(&mut got, vd, std::iter::once(0..rows), std::iter::once(0..vd)).remove(0);
+                    let mut job = HeadRows {
+                        head: Head { s: &mut state, k: &mut k, u: &mut u, decay: &mut decay },
+                        key_dim: kd,
+                        value_dim: vd,
+                        pending: 0,
+                        rows,
+                        certain,
+                        qkv: &qkv,
+                        width,
+                        at: [0, kd, 2 * kd],
+                        gates: &gates,
+                        gate_width: 2,
+                        gate_at: [0, 1],
+                        y,
+                    };
+                    (KernelSet::new(isa).gdn)(&mut job);
+                    let fresh = vec![0.0; kd * vd];
+                    assert!(got == want, "{kd} x {vd}, {isa}: outputs");
+                    assert!(&state == if certain == rows { &s } else { &fresh }, "{kd} x {vd}, {isa}: state");
+                }
+            }
+        }
+    }
+}
