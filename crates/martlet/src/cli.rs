@@ -13,7 +13,9 @@ use std::path::PathBuf;
     version,
     about = "Runs Qwen3-Next, 3.5 and 3.6 models on your own machine",
     after_help = exit::HELP,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    // The last of several is meant: an alias may hold flags too.
+    args_override_self = true
 )]
 pub struct Cli {
     #[command(flatten)]

@@ -8,21 +8,22 @@ use std::io;
 /// The end of `martlet --help`.
 pub const HELP: &str = "\
 Examples:
-  martlet chat hello                      one question to the tiny model inside martlet
-  martlet chat                            a conversation
-  martlet chat -m ~/models/Qwen3.5-35B    the same with a checkpoint folder
-  git diff | martlet chat \"Review this\"  question and text
-  martlet inspect ~/models/Qwen3.5-35B    what a checkpoint holds
-  martlet config show                     settings, and where they come from
+  martlet chat hello                        one question to the tiny model inside
+  martlet chat                              a conversation
+  martlet chat -m ~/models/Qwen3.5-35B-A3B  the same with a checkpoint folder
+  git diff | martlet chat \"Review this:\"   question and text
+  martlet inspect ~/models/Qwen3.5-35B-A3B  what a checkpoint holds
+  martlet config show                       settings, and where they come from
 
-Settings come from flags, else MARTLET_* variables, else the file that `martlet config path` names.
+Settings come from flags, else from MARTLET_* variables (MARTLET_MODEL,
+MARTLET_THREADS, ...), else from the file that `martlet config path` names.
 
 Exit codes:
   0    done
   1    failed while working
   2    wrong usage: flags, settings, a file given to read
   3    the model can not be opened
-  4    the request was refused (too long, a value out of range, no chat template)
+  4    the request was refused: too long, a value out of range, no template
   130  interrupted";
 
 pub const FAILED: u8 = 1;

@@ -52,10 +52,6 @@ impl Terminal {
         Terminal { color, quiet, live, out_is_terminal: io::stdout().is_terminal() }
     }
 
-    pub fn out_is_terminal(&self) -> bool {
-        self.out_is_terminal
-    }
-
     /// Part of an answer, at once.
     pub fn answer(&self, piece: &str) -> io::Result<()> {
         let mut out = io::stdout().lock();

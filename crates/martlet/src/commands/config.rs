@@ -22,8 +22,9 @@ pub enum What {
 }
 
 const EXAMPLES: &str = "\
-A setting comes from its flag, else from the environment (MARTLET_THREADS for threads), else from the configuration
-file, else it has its default. The file is TOML, one `key = value` a line:
+A setting comes from its flag, else from the environment (MARTLET_THREADS for
+threads), else from the configuration file, else it has its default. The file
+is TOML, one `key = value` a line:
 
   model = \"/home/me/models/Qwen3.5-35B\"
   threads = 8

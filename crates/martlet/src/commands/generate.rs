@@ -41,10 +41,14 @@ const EXAMPLES: &str = "\
 Examples:
   martlet generate --chat chat.json --greedy
   martlet generate -m MODEL \"Once upon a time\" --max-tokens 50
-  echo \"def add(a, b):\" | martlet generate -m MODEL --stop \"\\n\\n\"
+  echo \"def add(a, b):\" | martlet generate -m MODEL --stop $'\\n\\n'
   martlet generate -m MODEL --ids 9707,11 --logprobs 5 --json
 
-One newline at the end of standard input is dropped; a --prompt-file is taken as it is.";
+One newline at the end of standard input is dropped; a --prompt-file is taken
+as it is. Keys of the JSON object: prompt_ids, token_ids (the end token
+included), text, reasoning (with --chat), finish_reason (stop, length or
+cancelled), stop_token or stop_string, logprobs (natural, of the model before
+sampling), usage, timings (in seconds), seed, model, device, context.";
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     let prompt = prompt(args, app)?;

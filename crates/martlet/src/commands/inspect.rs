@@ -2,9 +2,10 @@
 
 use crate::app::App;
 use crate::size;
+use martlet_chat::{Conversation, Message, Role};
 use martlet_model::{MixerSpec, MlpSpec, ModelSpec};
 use martlet_session::{DraftCheck, check_drafts};
-use martlet_weights::Report;
+use martlet_weights::{Layout, Report};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -28,11 +29,12 @@ Examples:
   martlet inspect ~/models/Qwen3.5-35B --json | jq .weights.bytes_per_token
   martlet inspect ~/models/Qwen3.5-35B --check-mtp
 
-Every tensor is in use, or listed as ignored with the reason; one that is missing or misshapen is an error.";
+Every tensor is in use, or listed as ignored with the reason; one that is
+missing or misshapen is an error.";
 
 /// Tokens over which drafts are counted, and what they go on from.
 const CHECKED_TOKENS: usize = 64;
-const CHECK_PROMPT: &str = "Count: one, two, three, four, five,";
+const CHECK_QUESTION: &str = "Write a tiny story about a fox, a lamp and a river.";
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     let source = app.model();
@@ -54,7 +56,12 @@ pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
 fn check(app: &App, spec: &ModelSpec) -> anyhow::Result<Vec<Drafts>> {
     let source = app.model();
     let ids = match source.text() {
-        Ok(text) => text.tokenizer.encode(CHECK_PROMPT)?,
+        Ok(text) => {
+            let chat = Conversation::new(vec![Message::text(Role::User, CHECK_QUESTION)]);
+            // Without a template the question is a text like any other.
+            let prompt = text.render(&chat, true).unwrap_or_else(|_| CHECK_QUESTION.to_string());
+            text.tokenizer.encode(&prompt)?
+        }
         // Without a tokenizer any ids do: the model is compared with itself.
         Err(_) => (0..16).map(|i| i * 7 % spec.vocabulary as u32).collect(),
     };
@@ -172,7 +179,11 @@ impl<'a> Inspection<'a> {
     fn architecture_lines(&self, lines: &mut Lines) {
         let a = &self.architecture;
         lines.add("model", &self.model);
-        lines.add("architecture", format!("{}, {:?} layout", a.model_type, self.weights.layout));
+        let layout = match self.weights.layout {
+            Layout::Hf => "Hugging Face",
+            Layout::Mlx => "MLX",
+        };
+        lines.add("architecture", format!("{}, in the layout of {layout}", a.model_type));
         let layers =
             format!("{} ({} linear attention, {} full attention)", a.layers, a.linear_layers, a.attention_layers);
         lines.add("layers", layers);
@@ -194,7 +205,7 @@ impl<'a> Inspection<'a> {
         let w = self.weights;
         let (all, active, draft) = (w.parameters, w.active_parameters, w.draft_parameters);
         let (all, active, draft) = (size::count(all), size::count(active), size::count(draft));
-        lines.add("parameters", format!("{all} in all, {active} active for a token, {draft} of them for drafts"));
+        lines.add("parameters", format!("{all} in all ({draft} in the draft head), {active} active for a token"));
         lines.add(
             "bytes",
             format!("{}, {} read for a token at decode", size::bytes(w.bytes), size::bytes(w.bytes_per_token)),

@@ -29,7 +29,8 @@ Examples:
   martlet quantize Qwen3.5-9B Qwen3.5-9B-4bit
   martlet quantize Qwen3.5-9B Qwen3.5-9B-8bit --bits 8 --group 32
 
-The layout is that of MLX, which mlx-lm reads too. Routers keep 8 bits; norms and other small tensors stay as they are.";
+The layout is that of MLX, which mlx-lm reads too. Routers keep 8 bits; norms
+and other small tensors stay as they are.";
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     let options = Options::new(&args.mode, args.bits, args.group).map_err(|e| crate::exit::Usage(e.to_string()))?;

@@ -25,7 +25,8 @@ Examples:
   martlet tokenize --decode 3630,4056,232
   martlet tokenize --json -m MODEL < prompt.txt
 
-Special tokens such as <|im_end|> are read and shown as tokens. One newline at the end of standard input is dropped.";
+Special tokens such as <|im_end|> are read and shown as tokens. One newline at
+the end of standard input is dropped.";
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     let text = match &args.input {

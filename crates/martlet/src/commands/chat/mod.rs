@@ -36,8 +36,8 @@ Examples:
   cat notes.txt | martlet chat \"Summarise this:\"
   martlet chat                     a conversation; /help lists its commands
 
-The answer goes to standard output, the model's thinking and everything else to standard error: 2>/dev/null or --quiet
-leaves the answer alone.";
+The answer goes to standard output, thinking and everything else to standard
+error: 2>/dev/null or --quiet leaves the answer alone.";
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     match question(args.message.as_deref(), input::piped()?)? {

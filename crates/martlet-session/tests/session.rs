@@ -1,0 +1,131 @@
+//! Turns on the small model of the repository.
+
+use martlet_chat::{Conversation, Message, Role};
+use martlet_session::{
+    Answer, DeviceKind, Event, FinishReason, ModelSource, Options, Prompt, Sampling, Session, SessionError, TurnOptions,
+};
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Opened once: turns of all tests share it, and wait for each other.
+fn session() -> &'static Session {
+    static SESSION: OnceLock<Session> = OnceLock::new();
+    SESSION.get_or_init(|| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/fledgling");
+        let mut seen = Vec::new();
+        let options = Options { context: Some(1024), prefill_chunk: 16, ..Options::default() };
+        let session = Session::open(&ModelSource::Path(path), &options, &mut |done, total| seen.push((done, total)));
+        assert!(seen.is_sorted() && seen.last().is_some_and(|(done, total)| done == total), "{seen:?}");
+        session.unwrap()
+    })
+}
+
+fn ask(text: &str, thinking: bool) -> Prompt {
+    let chat = Conversation::new(vec![Message::text(Role::User, text)]);
+    Prompt::Chat(Conversation { enable_thinking: Some(thinking), ..chat })
+}
+
+fn greedy() -> TurnOptions {
+    TurnOptions { sampling: Sampling { temperature: Some(0.0), ..Default::default() }, ..Default::default() }
+}
+
+fn answer(prompt: &Prompt, options: &TurnOptions) -> Answer {
+    session().start(prompt, options).unwrap().answer().unwrap()
+}
+
+#[test]
+fn a_conversation_gives_reasoning_then_text_then_the_outcome() {
+    let turn = session().start(&ask("Write in upper case: vevivo", true), &greedy()).unwrap();
+    let events: Vec<Event> = turn.map(Result::unwrap).collect();
+    let kinds: String = events
+        .iter()
+        .map(|e| match e {
+            Event::Prefill { .. } => 'p',
+            Event::Reasoning(_) => 'r',
+            Event::Text(_) => 't',
+            Event::Token(_) => 'k',
+            Event::Finished(_) => 'f',
+        })
+        .collect();
+    let once = kinds.chars().fold(String::new(), |s, c| if s.ends_with(c) { s } else { s + &c.to_string() });
+    assert_eq!(once, "prtf", "{kinds}");
+    let mut whole = Answer::default();
+    events.into_iter().for_each(|e| whole.add(e));
+    assert_eq!((whole.reasoning.as_str(), whole.text.as_str()), ("Every letter becomes a capital.", "VEVIVO"));
+    let outcome = whole.outcome.unwrap();
+    assert_eq!(outcome.reason, FinishReason::EndToken(4098));
+    assert!(outcome.usage.reasoning_tokens > 0 && outcome.usage.reasoning_tokens < outcome.usage.generated_tokens);
+    assert_eq!(outcome.usage.generated_tokens, outcome.timings.generated_tokens);
+}
+
+#[test]
+fn text_and_ids_are_raw_prompts() {
+    let chat = ask("Compute 72 + 37.", false);
+    let ids = session().prompt_ids(&chat).unwrap();
+    let text = session().text().unwrap().tokenizer.decode(&ids, martlet_chat::SpecialTokens::Show);
+    let expected = answer(&chat, &greedy());
+    assert_eq!(expected.text, "72 + 37 = 109.");
+    for prompt in [Prompt::Ids(ids), Prompt::Text(text)] {
+        assert_eq!(answer(&prompt, &greedy()).text, expected.text);
+    }
+}
+
+#[test]
+fn a_stop_string_ends_the_answer_and_not_the_reasoning() {
+    let options = TurnOptions { stop: vec!["EVI".into(), "letter".into()], tokens: true, ..greedy() };
+    let stopped = answer(&ask("Write in upper case: vevivo", true), &options);
+    assert_eq!((stopped.reasoning.as_str(), stopped.text.as_str()), ("Every letter becomes a capital.", "V"));
+    let outcome = stopped.outcome.unwrap();
+    assert_eq!(outcome.reason, FinishReason::StopString("EVI".into()));
+    assert_eq!(outcome.usage.generated_tokens, stopped.tokens.len());
+}
+
+#[test]
+fn another_thread_can_cancel_and_the_session_goes_on() {
+    let options = TurnOptions { ignore_eos: true, ..greedy() };
+    let turn = session().start(&Prompt::Ids(vec![1]), &options).unwrap();
+    let cancel = turn.canceller();
+    let mut cancelling = None;
+    let mut last = None;
+    for event in turn {
+        if matches!(event, Ok(Event::Text(_))) && cancelling.is_none() {
+            let cancel = cancel.clone();
+            cancelling = Some(std::thread::spawn(cancel));
+        }
+        last = Some(event.unwrap());
+    }
+    cancelling.unwrap().join().unwrap();
+    let Some(Event::Finished(outcome)) = last else { panic!("{last:?}") };
+    assert_eq!(outcome.reason, FinishReason::Cancelled);
+    // A turn that nobody listens to ends too.
+    drop(session().start(&Prompt::Ids(vec![1]), &options).unwrap());
+    assert_eq!(answer(&ask("Compute 72 + 37.", false), &greedy()).text, "72 + 37 = 109.");
+}
+
+#[test]
+fn refusals_come_before_any_work() {
+    let refuse = |prompt: &Prompt, options: &TurnOptions| session().start(prompt, options).err().unwrap();
+    let long = refuse(&Prompt::Ids(vec![1; 1024]), &greedy());
+    assert!(matches!(long, SessionError::Refused(_)) && long.to_string().contains("1024"), "{long}");
+    let stop = refuse(&Prompt::Ids(vec![1]), &TurnOptions { stop: vec!["".into()], ..greedy() });
+    assert!(matches!(stop, SessionError::EmptyStop { index: 1 }), "{stop}");
+    let empty = refuse(&Prompt::Chat(Conversation::default()), &greedy());
+    assert!(matches!(empty, SessionError::Prompt(_)), "{empty}");
+}
+
+#[test]
+fn a_model_that_is_not_there_is_named() {
+    let open = Session::open(&ModelSource::Path("nowhere/at-all".into()), &Options::default(), &mut |_, _| {});
+    let error = open.err().unwrap().to_string();
+    assert!(error.starts_with("cannot open model \"at-all\": ") && error.contains("no such file"), "{error}");
+}
+
+#[test]
+fn the_context_is_what_was_asked_for_or_what_fits() {
+    assert_eq!(session().context(), 1024);
+    assert_eq!(session().device(), "cpu");
+    let source = ModelSource::Path(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/dense"));
+    let options = Options { device: DeviceKind::Reference, context: Some(1 << 40), ..Options::default() };
+    let error = Session::open(&source, &options, &mut |_, _| {}).err().unwrap().to_string();
+    assert!(error.contains("context of 1099511627776 tokens") && error.contains("longest that fits"), "{error}");
+}
