@@ -1,4 +1,4 @@
-//! MLX affine: groups of 32, 64 or 128 codes of `bits` bits, value = scale * code + bias.
+//! MLX affine: groups of 32, 64 or 128 codes (of 16 from ggml) of `bits` bits, value = scale * code + bias.
 //!
 //! The codes of a row are one little-endian bit stream: code i is bits [i * bits, (i + 1) * bits), so codes of 3, 5
 //! and 6 bits cross byte and word borders.

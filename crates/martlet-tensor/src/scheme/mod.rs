@@ -5,6 +5,7 @@
 
 pub mod affine;
 pub mod fp;
+pub mod ggml;
 
 use crate::{Float, Row};
 
@@ -18,7 +19,8 @@ pub enum Scheme {
     Dense(Float),
     /// E4M3 codes; value = code * scale, one scale for each block of 128 x 128.
     Fp8Block { scale: Float },
-    /// MLX affine: value = scale * code + bias; `bits` in 1, 2, 3, 4, 5, 6, 8 and `group` in 32, 64, 128.
+    /// MLX affine: value = scale * code + bias; `bits` in 1, 2, 3, 4, 5, 6, 8 and `group` in 32, 64, 128, and 16, which
+    /// only blocks of ggml have.
     Affine { bits: u8, group: u16, scale: Float },
     /// E2M1 codes, groups of 32, E8M0 scale.
     Mxfp4,

@@ -1,0 +1,238 @@
+//! The block types of ggml, as GGUF files hold them.
+//!
+//! A row is a run of blocks of 32 or 256 weights, each with its scales inside. All of them but MXFP4 are affine with
+//! scales and biases that are exact in f16 or f32, so a block is taken apart, not requantised: [`BlockType::scheme`]
+//! says the planar scheme in which [`BlockType::planes`] writes the same numbers.
+//!
+//! | type | planar scheme | value |
+//! | --- | --- | --- |
+//! | Q4_0, Q5_0, Q8_0 | affine 4, 5, 8 bits, groups of 32, f16 | d * (code - 8, 16, 128) |
+//! | Q4_1, Q5_1 | affine 4, 5 bits, groups of 32, f16 | d * code + m |
+//! | Q2_K | affine 2 bits, groups of 16, f32 | (d * s) * code - dmin * m |
+//! | Q3_K, Q6_K | affine 3, 6 bits, groups of 16, f32 | (d * s) * (code - 4, 32) |
+//! | Q4_K, Q5_K | affine 4, 5 bits, groups of 32, f32 | (d * s) * code - dmin * m |
+//! | IQ4_NL, IQ4_XS | affine 8 bits, groups of 32, f16 or f32 | s * level(code), levels are whole numbers of 8 bits |
+//! | TQ1_0, TQ2_0 | affine 2 bits, groups of 128, f16 | d * (code - 1) |
+//! | MXFP4 | mxfp4 | 2^(e - 127) * E2M1 |
+//!
+//! The products above are exact in f32 (11 bits of d times at most 8 of s, times at most 7 of the code), so a fused
+//! multiply-add of scale, code and bias rounds as often as the formula does: once where it has a sum, else never.
+//! The levels of IQ4 take 8 bits a weight instead of 4: the price of having no scheme with a table of its own.
+
+mod iq4;
+mod k;
+mod legacy;
+mod ternary;
+
+use super::Scheme;
+use super::affine::BitWriter;
+use super::fp;
+use crate::Float;
+use half::f16;
+
+/// Weights of the largest block.
+const MOST: usize = 256;
+
+/// A ggml type whose blocks are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockType {
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2K,
+    Q3K,
+    Q4K,
+    Q5K,
+    Q6K,
+    Iq4Nl,
+    Iq4Xs,
+    Tq1_0,
+    Tq2_0,
+    Mxfp4,
+}
+
+/// Number in files, name, weights and bytes of a block.
+const TYPES: [(BlockType, u32, &str, usize, usize); 15] = [
+    (BlockType::Q4_0, 2, "Q4_0", 32, 18),
+    (BlockType::Q4_1, 3, "Q4_1", 32, 20),
+    (BlockType::Q5_0, 6, "Q5_0", 32, 22),
+    (BlockType::Q5_1, 7, "Q5_1", 32, 24),
+    (BlockType::Q8_0, 8, "Q8_0", 32, 34),
+    (BlockType::Q2K, 10, "Q2_K", 256, 84),
+    (BlockType::Q3K, 11, "Q3_K", 256, 110),
+    (BlockType::Q4K, 12, "Q4_K", 256, 144),
+    (BlockType::Q5K, 13, "Q5_K", 256, 176),
+    (BlockType::Q6K, 14, "Q6_K", 256, 210),
+    (BlockType::Iq4Nl, 20, "IQ4_NL", 32, 18),
+    (BlockType::Iq4Xs, 23, "IQ4_XS", 256, 136),
+    (BlockType::Tq1_0, 34, "TQ1_0", 256, 54),
+    (BlockType::Tq2_0, 35, "TQ2_0", 256, 66),
+    (BlockType::Mxfp4, 39, "MXFP4", 32, 17),
+];
+
+/// One block taken apart: value k = scale of its group * (code k - zero) + bias of its group.
+struct Block {
+    codes: [u8; MOST],
+    scales: [f32; MOST / 16],
+    /// All 0 in types with a `zero`.
+    biases: [f32; MOST / 16],
+    zero: u8,
+}
+
+/// A row in the planar form of [`BlockType::scheme`], but for the codes, which have a byte each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Planes {
+    pub codes: Vec<u8>,
+    pub scales: Vec<u8>,
+    pub biases: Vec<u8>,
+}
+
+/// A scale of a block that is no finite number, or whose bias is none in the planar scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the scale of block {block} is no finite number, or too large")]
+pub struct ScaleError {
+    /// Index of the block in its row.
+    pub block: usize,
+}
+
+impl BlockType {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = BlockType> {
+        TYPES.iter().map(|t| t.0)
+    }
+
+    /// The type of this number in a file.
+    pub fn from_number(number: u32) -> Option<BlockType> {
+        TYPES.iter().find(|t| t.1 == number).map(|t| t.0)
+    }
+
+    fn entry(self) -> (&'static str, usize, usize) {
+        let at = TYPES.iter().find(|t| t.0 == self).expect("the table has all types");
+        (at.2, at.3, at.4)
+    }
+
+    /// As ggml calls it.
+    pub fn name(self) -> &'static str {
+        self.entry().0
+    }
+
+    /// Weights of a block.
+    pub fn weights(self) -> usize {
+        self.entry().1
+    }
+
+    /// Bytes of a block.
+    pub fn bytes(self) -> usize {
+        self.entry().2
+    }
+
+    /// The scheme that holds the same numbers, codes apart from scales and biases.
+    pub fn scheme(self) -> Scheme {
+        let affine = |bits, group, scale| Scheme::Affine { bits, group, scale };
+        match self {
+            BlockType::Q4_0 | BlockType::Q4_1 => affine(4, 32, Float::F16),
+            BlockType::Q5_0 | BlockType::Q5_1 => affine(5, 32, Float::F16),
+            BlockType::Q8_0 | BlockType::Iq4Nl => affine(8, 32, Float::F16),
+            BlockType::Q2K => affine(2, 16, Float::F32),
+            BlockType::Q3K => affine(3, 16, Float::F32),
+            BlockType::Q4K => affine(4, 32, Float::F32),
+            BlockType::Q5K => affine(5, 32, Float::F32),
+            BlockType::Q6K => affine(6, 16, Float::F32),
+            BlockType::Iq4Xs => affine(8, 32, Float::F32),
+            BlockType::Tq1_0 | BlockType::Tq2_0 => affine(2, 128, Float::F16),
+            BlockType::Mxfp4 => Scheme::Mxfp4,
+        }
+    }
+
+    /// Takes a block apart. MXFP4 has no scale of this kind and is not called with.
+    fn block(self, bytes: &[u8]) -> Block {
+        let mut b = Block { codes: [0; MOST], scales: [0.0; MOST / 16], biases: [0.0; MOST / 16], zero: 0 };
+        match self {
+            BlockType::Q4_0 => legacy::q4_0(bytes, &mut b),
+            BlockType::Q4_1 => legacy::q4_1(bytes, &mut b),
+            BlockType::Q5_0 => legacy::q5_0(bytes, &mut b),
+            BlockType::Q5_1 => legacy::q5_1(bytes, &mut b),
+            BlockType::Q8_0 => legacy::q8_0(bytes, &mut b),
+            BlockType::Q2K => k::q2(bytes, &mut b),
+            BlockType::Q3K => k::q3(bytes, &mut b),
+            BlockType::Q4K => k::q4(bytes, &mut b),
+            BlockType::Q5K => k::q5(bytes, &mut b),
+            BlockType::Q6K => k::q6(bytes, &mut b),
+            BlockType::Iq4Nl => iq4::nl(bytes, &mut b),
+            BlockType::Iq4Xs => iq4::xs(bytes, &mut b),
+            BlockType::Tq1_0 => ternary::tq1(bytes, &mut b),
+            BlockType::Tq2_0 => ternary::tq2(bytes, &mut b),
+            BlockType::Mxfp4 => {}
+        }
+        b
+    }
+
+    /// The values of whole blocks, by the definition of the type. `out` has one value for each weight.
+    pub fn dequantise(self, blocks: &[u8], out: &mut [f32]) {
+        let group = self.scheme().group(0);
+        for (bytes, out) in blocks.chunks_exact(self.bytes()).zip(out.chunks_exact_mut(self.weights())) {
+            if self == BlockType::Mxfp4 {
+                let scale = fp::e8m0(bytes[0]);
+                out.iter_mut().enumerate().for_each(|(k, y)| *y = fp::e2m1(nibble(&bytes[1..], k)) * scale);
+                continue;
+            }
+            let b = self.block(bytes);
+            for (k, y) in out.iter_mut().enumerate() {
+                let (code, scale) = (b.codes[k] as i32 - b.zero as i32, b.scales[k / group]);
+                *y = scale * code as f32;
+                if b.zero == 0 {
+                    *y += b.biases[k / group];
+                }
+            }
+        }
+    }
+
+    /// Appends whole blocks in the form of [`BlockType::scheme`].
+    pub fn planes(self, blocks: &[u8], out: &mut Planes) -> Result<(), ScaleError> {
+        let (weights, scheme) = (self.weights(), self.scheme());
+        for (block, bytes) in blocks.chunks_exact(self.bytes()).enumerate() {
+            let Scheme::Affine { group, scale, .. } = scheme else {
+                if bytes[0] == 0xff {
+                    return Err(ScaleError { block });
+                }
+                out.scales.push(bytes[0]);
+                out.codes.extend((0..weights).map(|k| nibble(&bytes[1..], k)));
+                continue;
+            };
+            let b = self.block(bytes);
+            out.codes.extend(&b.codes[..weights]);
+            for g in 0..weights / group as usize {
+                let bias = if b.zero == 0 { b.biases[g] } else { b.scales[g] * -(b.zero as f32) };
+                if !b.scales[g].is_finite() || !scale.round(bias).is_finite() {
+                    return Err(ScaleError { block });
+                }
+                scale.put(b.scales[g], &mut out.scales);
+                scale.put(bias, &mut out.biases);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Appends codes of `bits` bits (1 to 8), one a byte, as the bit stream of a planar row. Whole words only: as many
+/// codes as [`Scheme::fits`] allows.
+pub fn pack(codes: &[u8], bits: usize, out: &mut Vec<u8>) {
+    let mut pack = BitWriter { bytes: out, buffer: 0, filled: 0 };
+    codes.iter().for_each(|&c| pack.push(c as u32, bits as u32));
+    pack.finish();
+}
+
+/// Code `k` of a block of 32 whose low nibbles are the first 16.
+fn nibble(bytes: &[u8], k: usize) -> u8 {
+    bytes[k % 16] >> (k / 16 * 4) & 15
+}
+
+/// The f16 at `at`.
+fn half(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+#[cfg(test)]
+mod tests;
