@@ -7,15 +7,18 @@
 use crate::lanes::LANES;
 use crate::tiles::TILE_K;
 
+/// Codes of the inputs that one tile of weights meets.
+pub type Tile = [i8; TILE_K];
+
 /// Quantised rows; kept from call to call, so that a step allocates nothing once it has been as large before.
 #[derive(Default)]
 pub struct Acts {
-    /// Whole numbers from -127 to 127, as f32: sums of their products stay below 2^24, so f32 arithmetic on them is exact.
-    pub codes: Vec<f32>,
+    /// Whole numbers from -127 to 127, a tile of the weights at a time.
+    pub codes: Vec<Tile>,
     pub d: Vec<f32>,
     pub ds: Vec<f32>,
-    /// Codes of a row: K filled up with zeros to whole tiles.
-    pub stride: usize,
+    /// Tiles of a row: K is filled up with zeros to whole ones.
+    pub tiles: usize,
     /// Groups of a row, those of the filled-up part included.
     pub groups: usize,
 }
@@ -23,9 +26,9 @@ pub struct Acts {
 impl Acts {
     /// Makes room for `rows` rows of `cols` activations in groups of `group`.
     pub fn shape(&mut self, rows: usize, cols: usize, group: usize) {
-        self.stride = cols.next_multiple_of(TILE_K);
-        self.groups = self.stride / group;
-        self.codes.resize(rows * self.stride, 0.0);
+        self.tiles = cols.div_ceil(TILE_K);
+        self.groups = self.tiles * TILE_K / group;
+        self.codes.resize(rows * self.tiles, [0; TILE_K]);
         self.d.resize(rows * self.groups, 0.0);
         self.ds.resize(rows * self.groups, 0.0);
     }
@@ -33,7 +36,8 @@ impl Acts {
 
 /// Quantises one row. `codes` may be longer than `x`: the rest becomes zeros.
 #[inline(always)]
-pub fn quantise(x: &[f32], group: usize, codes: &mut [f32], d: &mut [f32], ds: &mut [f32]) {
+pub fn quantise(x: &[f32], group: usize, codes: &mut [Tile], d: &mut [f32], ds: &mut [f32]) {
+    let codes = codes.as_flattened_mut();
     let mut padded = [0.0; TILE_K];
     for g in 0..d.len() {
         let from = (g * group).min(x.len());
@@ -51,8 +55,9 @@ pub fn quantise(x: &[f32], group: usize, codes: &mut [f32], d: &mut [f32], ds: &
 
 /// One group of a multiple of 16 values: (d, ds).
 #[inline(always)]
-fn quantise_group(x: &[f32], codes: &mut [f32]) -> (f32, f32) {
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: added, it rounds to an integer, half to even
+fn quantise_group(x: &[f32], codes: &mut [i8]) -> (f32, f32) {
+    // 1.5 * 2^23: added, it rounds to an integer, half to even, whose two's complement is the end of the sum's bits.
+    const ROUND: f32 = 12_582_912.0;
     let mut most = [0.0f32; LANES];
     let mut odd = [0u32; LANES];
     for part in x.chunks_exact(LANES) {
@@ -75,9 +80,9 @@ fn quantise_group(x: &[f32], codes: &mut [f32]) -> (f32, f32) {
             let v = if v > 127.0 { 127.0 } else { v };
             let v = if v < -127.0 { -127.0 } else { v };
             let v = if v.is_nan() { 0.0 } else { v };
-            let code = (v + ROUND) - ROUND;
-            sums[i] += code;
-            codes[i] = code;
+            let rounded = v + ROUND;
+            sums[i] += rounded - ROUND;
+            codes[i] = rounded.to_bits() as i8;
         }
     }
     let d = if nan == 0 { d } else { f32::NAN };
@@ -99,12 +104,12 @@ mod tests {
             let mut sum = 0;
             for (i, v) in part.iter().enumerate() {
                 let code = if max == 0.0 { 0 } else { (v * (127.0 / max)).round_ties_even() as i32 };
-                assert_eq!(a.codes[g * group + i], code.clamp(-127, 127) as f32);
+                assert_eq!(i32::from(a.codes.as_flattened()[g * group + i]), code.clamp(-127, 127));
                 sum += code;
             }
             assert_eq!((a.d[g], a.ds[g]), (max / 127.0, max / 127.0 * sum as f32));
         }
-        assert!(a.codes[x.len()..].iter().all(|&c| c == 0.0));
+        assert!(a.codes.as_flattened()[x.len()..].iter().all(|&c| c == 0));
     }
 
     #[test]

@@ -16,6 +16,9 @@ use martlet_device::{
 };
 use martlet_tensor::Matrix as Stored;
 
+/// Most threads: more than any machine has cores, and few enough that the system still starts them.
+const MAX_THREADS: usize = 1024;
+
 /// How the device is made. The default takes what the machine has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuOptions {
@@ -60,9 +63,9 @@ impl Cpu {
         if !isa.available() {
             return Err(unsupported(format!("use the instruction set {isa} on this machine")));
         }
-        let threads = options.threads.unwrap_or_else(martlet_io::topology::physical_cores);
-        if threads == 0 {
-            return Err(unsupported("work with 0 threads".to_owned()));
+        let threads = options.threads.unwrap_or_else(|| martlet_io::topology::physical_cores().min(MAX_THREADS));
+        if threads == 0 || threads > MAX_THREADS {
+            return Err(unsupported(format!("work with {threads} threads: from 1 to {MAX_THREADS} are expected")));
         }
         let pool = Pool::new(threads).map_err(|e| failed(format!("to start {threads} threads: {e}")))?;
         let (scratch, route_scratch) = (Scratch::default(), route::Scratch::default());
@@ -373,7 +376,9 @@ mod tests {
     #[test]
     fn what_the_machine_lacks_is_refused() {
         let none = Cpu::new(CpuOptions { threads: Some(0), isa: None }).err().expect("no threads");
-        assert_eq!(none.to_string(), "the cpu device can not work with 0 threads");
+        assert_eq!(none.to_string(), "the cpu device can not work with 0 threads: from 1 to 1024 are expected");
+        let many = Cpu::new(CpuOptions { threads: Some(usize::MAX), isa: None });
+        assert!(many.is_err(), "the system would refuse them in its own, less polite way");
         for isa in Isa::ALL {
             let made = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa) });
             assert_eq!(made.map(|cpu| cpu.isa()).ok(), isa.available().then_some(isa));

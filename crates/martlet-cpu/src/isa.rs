@@ -10,7 +10,7 @@ pub enum Isa {
     Portable,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
 }
 
@@ -49,6 +49,7 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
 }
 
 impl fmt::Display for Isa {

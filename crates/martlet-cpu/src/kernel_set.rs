@@ -4,7 +4,7 @@
 //! makes of it. Rust never contracts or reorders float operations: all builds of one body give the same bits.
 #![allow(unsafe_code)]
 
-use crate::acts;
+use crate::acts::{self, Tile};
 use crate::isa::Isa;
 use crate::kernels::{attention, conv_silu, elementwise, embed, gdn, matmul, norm, rope, route};
 use crate::lanes::Lanes;
@@ -36,6 +36,7 @@ macro_rules! kernels {
             use super::*;
             /// Without it, a fused multiply-add is a call into the mathematical library: right, and slow.
             const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+            type CodeProducts = matmul::codes::Plain<FUSED>;
             $(pub fn $name($($arg: $type),*) $(-> $out)? {
                 $body($($arg),*)
             })*
@@ -44,7 +45,7 @@ macro_rules! kernels {
         #[cfg(target_arch = "x86_64")]
         mod avx2 {
             use super::*;
-            const FUSED: bool = true;
+            type CodeProducts = matmul::codes::Plain<true>;
             $(pub fn $name($($arg: $type),*) $(-> $out)? {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 fn compiled($($arg: $type),*) $(-> $out)? {
@@ -58,9 +59,9 @@ macro_rules! kernels {
         #[cfg(target_arch = "x86_64")]
         mod avx512 {
             use super::*;
-            const FUSED: bool = true;
+            type CodeProducts = matmul::vnni::Vnni;
             $(pub fn $name($($arg: $type),*) $(-> $out)? {
-                #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+                #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
                 fn compiled($($arg: $type),*) $(-> $out)? {
                     $body($($arg),*)
                 }
@@ -73,9 +74,9 @@ macro_rules! kernels {
 
 kernels! {
     /// One row to codes: (x, group, codes, d, ds).
-    quantise = acts::quantise, (x: &[f32], group: usize, codes: &mut [f32], d: &mut [f32], ds: &mut [f32]);
+    quantise = acts::quantise, (x: &[f32], group: usize, codes: &mut [Tile], d: &mut [f32], ds: &mut [f32]);
     /// 16 outputs of some rows.
-    matmul = matmul::matmul::<FUSED>, (p: &matmul::Product<'_>, out: &mut [Lanes]);
+    matmul = matmul::matmul::<CodeProducts>, (p: &matmul::Product<'_>, out: &mut [Lanes]);
     /// One row of a table: (table, row, y).
     embed = embed::embed, (table: &Weights, row: usize, y: &mut [f32]);
     /// y = x * rsqrt(mean(x^2) + eps) * weight: (x, weight, eps, y).

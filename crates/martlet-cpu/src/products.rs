@@ -58,9 +58,9 @@ fn quantise<'a>(
         }
         let group = 32 << i;
         acts.shape(rows.count, rows.cols, group);
-        let (stride, groups) = (acts.stride, acts.groups);
+        let (tiles, groups) = (acts.tiles, acts.groups);
         let mut out: Vec<_> =
-            acts.codes.chunks_mut(stride).zip(acts.d.chunks_mut(groups).zip(acts.ds.chunks_mut(groups))).collect();
+            acts.codes.chunks_mut(tiles).zip(acts.d.chunks_mut(groups).zip(acts.ds.chunks_mut(groups))).collect();
         pool.items(&mut out, rows.cols / 4, |r, (codes, (d, ds))| {
             (kernels.quantise)(&rows.values[r * rows.stride..][..rows.cols], group, codes, d, ds);
         });
@@ -71,8 +71,8 @@ fn quantise<'a>(
 fn input<'a>(w: &Weights, acts: &'a [Acts; 2], rows: Rows<'a>) -> Input<'a> {
     match wanted(w) {
         Some(i) => {
-            let Acts { codes, d, ds, stride, groups } = &acts[i];
-            Input::Codes { codes, d, ds, stride: *stride, groups: *groups }
+            let Acts { codes, d, ds, tiles, groups } = &acts[i];
+            Input::Codes { codes, d, ds, tiles: *tiles, groups: *groups }
         }
         None => Input::Floats { x: rows.values, stride: rows.stride },
     }

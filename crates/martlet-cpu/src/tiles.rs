@@ -116,13 +116,14 @@ fn bytes_of_mut(lines: &mut [Line]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LINE) }
 }
 
-/// `len` copies of `value`, or the error that says there is no memory for them.
+/// `len` copies of `value`, or the error that says there is no memory for them. Zeros come from the system as they are
+/// first touched: the KV cache of a long context costs only what sequences fill.
 pub fn allocate<T: Copy>(what: &'static str, len: usize, value: T) -> Result<Vec<T>, DeviceError> {
     let bytes = len.saturating_mul(size_of::<T>());
-    let mut v = Vec::new();
-    v.try_reserve_exact(len).map_err(|_| DeviceError::Memory { device: crate::NAME, what, bytes })?;
-    v.resize(len, value);
-    Ok(v)
+    // `vec!` takes untouched pages for zeros, but ends the program where it gets none: so ask first.
+    let asked = Vec::<T>::new().try_reserve_exact(len);
+    asked.map_err(|_| DeviceError::Memory { device: crate::NAME, what, bytes })?;
+    Ok(vec![value; len])
 }
 
 impl Weights {

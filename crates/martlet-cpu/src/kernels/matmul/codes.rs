@@ -2,11 +2,12 @@
 //!
 //! The exact sums are taken in f32: a sum of 64 products of at most 255 * 127 stays below 2^24, so every partial sum is
 //! a whole number that f32 holds, in any order, and a fused multiply-add does a product and its addition for 16 outputs
-//! in one instruction. Instruction sets with dot products of bytes may take them instead: the sums are the same.
+//! in one instruction. Instruction sets with dot products of bytes take those instead: the sums are the same.
 
-use super::{Input, Product, SLICE};
+use super::{CodeProducts, Input, Product, SLICE};
+use crate::acts::Tile;
 use crate::lanes::{LANES, Lanes, twice_e2m1, widen_bf16, widen_f16};
-use crate::tiles::{LINE, Scales, TILE_K};
+use crate::tiles::{Codes, LINE, Scales, TILE_K};
 
 const ZERO: Lanes = [0.0; LANES];
 
@@ -60,10 +61,27 @@ fn nibble(word: u32, i: usize) -> u32 {
     (word >> (i % 4 * 8 + i / 4 * 4)) & 15
 }
 
+/// Products in f32 lanes, which the compiler makes of what the machine has.
+pub struct Plain<const FUSED: bool>;
+
+impl<const FUSED: bool> CodeProducts for Plain<FUSED> {
+    #[inline(always)]
+    fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
+        match (codes, p.w.group) {
+            (Codes::U4, 32) => rows::<U4, 4, FUSED>(p, scales, out),
+            (Codes::U4, _) => rows::<U4, 8, FUSED>(p, scales, out),
+            (Codes::U8, 32) => rows::<U8, 8, FUSED>(p, scales, out),
+            (Codes::U8, _) => rows::<U8, 16, FUSED>(p, scales, out),
+            (Codes::E2m1, 16) => rows::<E2m1, 2, FUSED>(p, scales, out),
+            (Codes::E2m1, _) => rows::<E2m1, 4, FUSED>(p, scales, out),
+        }
+    }
+}
+
 /// All rows of a product: blocks of 4 share the unpacking of the codes, the rest goes one by one. `LINES`: lines of one
 /// group. `FUSED`: the machine has a fused multiply-add (for exact sums both ways are the same).
 #[inline(always)]
-pub fn rows<C: Unpack, const LINES: usize, const FUSED: bool>(p: &Product<'_>, scales: Scales, out: &mut [Lanes]) {
+fn rows<C: Unpack, const LINES: usize, const FUSED: bool>(p: &Product<'_>, scales: Scales, out: &mut [Lanes]) {
     let (mut i, rows) = (0, p.rows);
     while i + 4 <= rows.len() {
         let y = block::<C, LINES, 4, FUSED>(p, scales, [rows[i], rows[i + 1], rows[i + 2], rows[i + 3]]);
@@ -83,12 +101,12 @@ fn block<C: Unpack, const LINES: usize, const R: usize, const FUSED: bool>(
     kind: Scales,
     rows: [u32; R],
 ) -> [Lanes; R] {
-    let Input::Codes { codes: x, d, ds, stride, groups } = p.x else { return [[f32::NAN; LANES]; R] };
-    let mut row_x: [&[f32]; R] = [&[]; R];
+    let Input::Codes { codes: x, d, ds, tiles, groups } = p.x else { return [[f32::NAN; LANES]; R] };
+    let mut row_x: [&[Tile]; R] = [&[]; R];
     let (mut row_d, mut row_ds): ([&[f32]; R], [&[f32]; R]) = ([&[]; R], [&[]; R]);
     for r in 0..R {
         let row = rows[r] as usize;
-        row_x[r] = &x[row * stride..(row + 1) * stride];
+        row_x[r] = &x[row * tiles..(row + 1) * tiles];
         row_d[r] = &d[row * groups..(row + 1) * groups];
         row_ds[r] = &ds[row * groups..(row + 1) * groups];
     }
@@ -101,21 +119,28 @@ fn block<C: Unpack, const LINES: usize, const R: usize, const FUSED: bool>(
     let (mut y, mut a) = ([ZERO; R], [ZERO; R]);
     for (t, tile) in p.w.words(p.strip).chunks_exact(tile_lines).enumerate() {
         let (codes, scales) = tile.split_at(code_lines);
+        let mut x = [[0.0; TILE_K]; R];
+        for r in 0..R {
+            let codes = &row_x[r][t];
+            for i in 0..TILE_K {
+                x[r][i] = f32::from(codes[i]);
+            }
+        }
         for g in 0..TILE_K / group {
             let (s, b) = read_scales(kind, scales, g, &factors);
-            let k = t * TILE_K + g * group;
-            let act = k >> act_shift;
+            let k = g * group;
+            let act = (t * TILE_K + k) >> act_shift;
             let Some(lines) = codes[g * LINES..].first_chunk::<LINES>() else { continue };
             let mut sums = [ZERO; R];
             if R == 1 {
-                sums[0] = sum_group::<C, LINES, FUSED>(lines, &row_x[0][k..k + group]);
+                sums[0] = sum_group::<C, LINES, FUSED>(lines, &x[0][k..k + group]);
             } else {
                 for (p, line) in lines.iter().enumerate() {
-                    let mut x: [&[f32]; R] = [&[]; R];
+                    let mut part: [&[f32]; R] = [&[]; R];
                     for r in 0..R {
-                        x[r] = &row_x[r][k + p * C::PER_LINE..k + (p + 1) * C::PER_LINE];
+                        part[r] = &x[r][k + p * C::PER_LINE..k + (p + 1) * C::PER_LINE];
                     }
-                    sum_line::<C, R, FUSED>(line, x, &mut sums);
+                    sum_line::<C, R, FUSED>(line, part, &mut sums);
                 }
             }
             for r in 0..R {
@@ -206,7 +231,7 @@ fn flush<const R: usize>(y: &mut [Lanes; R], a: &mut [Lanes; R]) {
 
 /// Scales and biases of group `g` of a tile.
 #[inline(always)]
-fn read_scales(kind: Scales, lines: &[[u32; LANES]], g: usize, factors: &Lanes) -> (Lanes, Lanes) {
+pub fn read_scales(kind: Scales, lines: &[[u32; LANES]], g: usize, factors: &Lanes) -> (Lanes, Lanes) {
     let (mut s, mut b) = (ZERO, ZERO);
     match kind {
         Scales::Bf16Pair => {

@@ -1,6 +1,6 @@
 //! y[n] = sum over k of w[n, k] * x[k], for 16 outputs n at a time and any rows x.
 //!
-//! bytes: the weights once per block of 4 rows, from memory once per call; activations from L1 or L2.
+//! bytes: the weights once per block of rows, from memory once per call; activations from L1 or L2.
 //! layout: `tiles.rs`. A lane is an output, so no float is ever added across lanes.
 //! order: slices of 256 absolute K, from zero each, added to y in index order. Inside a slice:
 //!   integer codes   for each exact group G in order (the part of K that shares a scale of the weights and one of the
@@ -13,15 +13,19 @@
 //!                   from zero; then a = fma(s, g, a).
 //! tails: K is filled up with zeros whose scales are zero. Nothing here depends on the number of rows or on threads.
 
-mod codes;
+#[cfg(target_arch = "x86_64")]
+pub mod vnni;
+
+pub mod codes;
 mod floats;
 #[cfg(test)]
 mod scalar;
 #[cfg(test)]
 mod tests;
 
+use crate::acts::Tile;
 use crate::lanes::Lanes;
-use crate::tiles::{Codes, Kind, Weights};
+use crate::tiles::{Codes, Kind, Scales, Weights};
 use martlet_tensor::Float;
 
 /// Inputs of one slice of the sum.
@@ -40,24 +44,23 @@ pub struct Product<'a> {
 /// Activations of many rows, as the scheme of the weights wants them.
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
-    /// Row r is `codes[r * stride..]`, with `groups` scales from `r * groups` on; see `acts.rs`.
-    Codes { codes: &'a [f32], d: &'a [f32], ds: &'a [f32], stride: usize, groups: usize },
+    /// Row r is `codes[r * tiles..]`, with `groups` scales from `r * groups` on; see `acts.rs`.
+    Codes { codes: &'a [Tile], d: &'a [f32], ds: &'a [f32], tiles: usize, groups: usize },
     /// Row r is `x[r * stride..]`.
     Floats { x: &'a [f32], stride: usize },
 }
 
-/// out[i] = the 16 outputs of row `rows[i]`. `FUSED`: the machine has a fused multiply-add; it can not change a bit.
+/// How an instruction set multiplies integer codes. All ways give the same bits: the sums inside a group are exact.
+pub trait CodeProducts {
+    /// out[i] = the 16 outputs of row `rows[i]`.
+    fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]);
+}
+
+/// out[i] = the 16 outputs of row `rows[i]`.
 #[inline(always)]
-pub fn matmul<const FUSED: bool>(p: &Product<'_>, out: &mut [Lanes]) {
+pub fn matmul<C: CodeProducts>(p: &Product<'_>, out: &mut [Lanes]) {
     match p.w.kind {
-        Kind::Codes(codes, scales) => match (codes, p.w.group) {
-            (Codes::U4, 32) => codes::rows::<codes::U4, 4, FUSED>(p, scales, out),
-            (Codes::U4, _) => codes::rows::<codes::U4, 8, FUSED>(p, scales, out),
-            (Codes::U8, 32) => codes::rows::<codes::U8, 8, FUSED>(p, scales, out),
-            (Codes::U8, _) => codes::rows::<codes::U8, 16, FUSED>(p, scales, out),
-            (Codes::E2m1, 16) => codes::rows::<codes::E2m1, 2, FUSED>(p, scales, out),
-            (Codes::E2m1, _) => codes::rows::<codes::E2m1, 4, FUSED>(p, scales, out),
-        },
+        Kind::Codes(codes, scales) => C::rows(p, codes, scales, out),
         Kind::Floats(Float::F32) => floats::rows::<floats::F32>(p, out),
         Kind::Floats(Float::F16) => floats::rows::<floats::F16>(p, out),
         Kind::Floats(Float::Bf16) => floats::rows::<floats::Bf16>(p, out),

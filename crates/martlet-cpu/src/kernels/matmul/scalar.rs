@@ -23,7 +23,8 @@ fn scalar_codes(w: &Weights, x: &[f32], n: usize) -> f32 {
     for slice in (0..w.cols).step_by(SLICE) {
         let mut a = 0.0f32;
         for k0 in (slice..w.cols.min(slice + SLICE)).step_by(w.group) {
-            let sum: i32 = (k0..w.cols.min(k0 + w.group)).map(|k| w.code(n, k) * acts.codes[k] as i32).sum();
+            let sum: i32 =
+                (k0..w.cols.min(k0 + w.group)).map(|k| w.code(n, k) * i32::from(acts.codes.as_flattened()[k])).sum();
             let (s, b) = w.scale(n, k0);
             a = s.mul_add(sum as f32 * acts.d[k0 / w.act_group], a);
             if codes != Codes::E2m1 {

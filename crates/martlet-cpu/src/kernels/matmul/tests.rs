@@ -20,7 +20,7 @@ fn every_isa_gives_the_bits_of_scalar() {
             }
             let mut r = Random::new((n * k) as u64);
             let w = Weights::pack(&random_matrix(&mut r, scheme, n, k).view(), false, &pool).unwrap();
-            let rows = 7;
+            let rows = 17;
             let x = r.vec(rows * k);
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
                 check(&KernelSet::new(isa), &w, &x, &format!("{scheme} {n}x{k} {isa}"));
@@ -36,17 +36,17 @@ fn check(kernels: &KernelSet, w: &Weights, x: &[f32], what: &str) {
     let (k, rows) = (w.cols, x.len() / w.cols);
     let mut acts = Acts::default();
     acts.shape(rows, k, w.act_group);
-    let (stride, groups) = (acts.stride, acts.groups);
+    let (tiles, groups) = (acts.tiles, acts.groups);
     for r in 0..rows {
-        let codes = &mut acts.codes[r * stride..(r + 1) * stride];
+        let codes = &mut acts.codes[r * tiles..(r + 1) * tiles];
         let (d, ds) = (&mut acts.d[r * groups..(r + 1) * groups], &mut acts.ds[r * groups..(r + 1) * groups]);
         (kernels.quantise)(&x[r * k..(r + 1) * k], w.act_group, codes, d, ds);
     }
     let input = match w.kind {
-        Kind::Codes(..) => Input::Codes { codes: &acts.codes, d: &acts.d, ds: &acts.ds, stride, groups },
+        Kind::Codes(..) => Input::Codes { codes: &acts.codes, d: &acts.d, ds: &acts.ds, tiles, groups },
         _ => Input::Floats { x, stride: k },
     };
-    for picked in [&[0u32, 1, 2, 3, 4, 5, 6][..], &[5], &[6, 0, 3, 3, 1]] {
+    for picked in [&[0u32, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14][..], &[16], &[6, 0, 3, 3, 1, 15]] {
         for strip in 0..w.strips() {
             let mut out = vec![[0.0; LANES]; picked.len()];
             (kernels.matmul)(&Product { w, strip, x: input, rows: picked }, &mut out);
