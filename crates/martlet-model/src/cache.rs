@@ -6,7 +6,7 @@ use martlet_device::{Device, KvScheme, KvSpec};
 
 /// KV pages and recurrent states of all layers. A page number and a slot number mean the same in every layer.
 pub struct Cache<D: Device> {
-    /// One entry for each layer of the trunk, and one for the draft head.
+    /// One entry for each layer of the trunk, and one for the draft head where there is one.
     pub layers: Vec<LayerCache<D>>,
 }
 
@@ -16,8 +16,16 @@ pub enum LayerCache<D: Device> {
 }
 
 impl<D: Device> Cache<D> {
-    /// Room for `pages` pages in every attention layer and `slots` states in every recurrent one.
-    pub fn new(d: &D, spec: &ModelSpec, scheme: KvScheme, pages: usize, slots: usize) -> Result<Cache<D>, ModelError> {
+    /// Room for `pages` pages in every attention layer and `slots` states in every recurrent one, with `drafts` in the
+    /// draft head too.
+    pub fn new(
+        d: &D,
+        spec: &ModelSpec,
+        drafts: bool,
+        scheme: KvScheme,
+        pages: usize,
+        slots: usize,
+    ) -> Result<Cache<D>, ModelError> {
         let layer = |mixer: MixerSpec| -> Result<LayerCache<D>, ModelError> {
             Ok(match mixer {
                 MixerSpec::Attention(a) => {
@@ -26,7 +34,7 @@ impl<D: Device> Cache<D> {
                 MixerSpec::GatedDelta(g) => LayerCache::Delta(d.delta(g, slots)?),
             })
         };
-        Ok(Cache { layers: spec.all_layers().map(|l| layer(l.mixer)).collect::<Result<_, _>>()? })
+        Ok(Cache { layers: spec.cached_layers(drafts).map(|l| layer(l.mixer)).collect::<Result<_, _>>()? })
     }
 
     /// Makes `slot` the empty sequence in every layer.

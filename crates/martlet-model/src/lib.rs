@@ -15,14 +15,16 @@ mod load;
 mod mtp;
 mod names;
 mod rope;
+mod scratch;
 mod spec;
 
 pub use arch::{ARCHITECTURES, read_config};
 pub use cache::{Cache, LayerCache};
 pub use error::ModelError;
 pub use experts::{ExpertProvider, Resident};
-pub use forward::{Model, Scratch};
+pub use forward::Model;
 pub use mtp::{Mtp, MtpConvention};
 pub use names::{expected_tensors, ignored_tensors};
 pub use rope::RopeSpec;
+pub use scratch::Scratch;
 pub use spec::{LayerSpec, MAX_DRAFTS, MixerSpec, MlpSpec, ModelSpec, SamplingDefaults};

@@ -160,6 +160,7 @@ impl<D: Device> Loader<'_, D> {
 
     fn mtp(&mut self, spec: &ModelSpec) -> Result<Mtp<D>, ModelError> {
         Ok(Mtp {
+            width: spec.hidden,
             fc: self.matrix("mtp.fc.weight", false)?,
             norm_embedding: self.vector("mtp.pre_fc_norm_embedding.weight")?,
             norm_hidden: self.vector("mtp.pre_fc_norm_hidden.weight")?,

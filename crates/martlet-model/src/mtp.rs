@@ -6,13 +6,15 @@
 //! hidden state after its final norm.
 
 use crate::cache::Cache;
-use crate::forward::{Model, Place, Scratch};
 use crate::layers::Layer;
+use crate::scratch::{Place, Scratch};
 use crate::{ExpertProvider, ModelError};
 use martlet_device::{Device, Rows};
 
 /// Weights of the draft head.
 pub struct Mtp<D: Device> {
+    /// Width of the residual stream.
+    pub(crate) width: usize,
     pub(crate) fc: D::Matrix,
     pub(crate) norm_embedding: D::Vector,
     pub(crate) norm_hidden: D::Vector,
@@ -37,37 +39,30 @@ impl Default for MtpConvention {
     }
 }
 
-impl<D: Device> Model<D> {
-    /// Runs the draft head over rows whose tokens are x_{t+1} and whose index is t. `hidden` [rows, hidden] holds h_t
-    /// and is overwritten by the head's own hidden state, which a deeper draft feeds back. Leaves the logits of the
-    /// output rows in `s.logits`.
-    pub fn draft(
+impl<D: Device> Mtp<D> {
+    /// From the tokens of `b` and `hidden` (h_t) to the head's own hidden state m: in `s.tmp` for all rows, in `s.output`
+    /// for the output rows.
+    pub(crate) fn forward(
         &self,
         d: &mut D,
+        embed: &D::Matrix,
+        place: Place,
         hidden: &mut D::Buffer,
         b: &D::Batch,
         cache: &mut Cache<D>,
         s: &mut Scratch<D>,
         experts: &mut dyn ExpertProvider<D>,
     ) -> Result<(), ModelError> {
-        let Some(mtp) = &self.mtp else {
-            return Err(ModelError::config("mtp", "has no weights in this checkpoint: it can not draft"));
-        };
-        let (eps, width) = (self.spec.eps, self.spec.hidden);
-        let (e_at, h_at) = if mtp.convention.embedding_first { (0, width) } else { (width, 0) };
-        d.embed(&self.embed, b, &mut s.tmp);
-        d.rms_norm(&s.tmp, &mtp.norm_embedding, eps, Rows::All, b, &mut s.pair, e_at);
-        d.rms_norm(hidden, &mtp.norm_hidden, eps, Rows::All, b, &mut s.pair, h_at);
-        d.matmul(&mtp.fc, &s.pair, Rows::All, b, hidden, 0);
+        let (e_at, h_at) = if self.convention.embedding_first { (0, self.width) } else { (self.width, 0) };
+        d.embed(embed, b, &mut s.tmp);
+        d.rms_norm(&s.tmp, &self.norm_embedding, place.eps, Rows::All, b, &mut s.pair, e_at);
+        d.rms_norm(hidden, &self.norm_hidden, place.eps, Rows::All, b, &mut s.pair, h_at);
+        d.matmul(&self.fc, &s.pair, Rows::All, b, hidden, 0);
 
-        let layer = self.layers.len();
-        let place = Place { layer, eps };
-        mtp.layer.forward(d, place, hidden, b, &mut cache.layers[layer], s, experts)?;
+        self.layer.forward(d, place, hidden, b, &mut cache.layers[place.layer], s, experts)?;
 
-        d.rms_norm(hidden, &mtp.norm, eps, Rows::All, b, &mut s.tmp, 0);
+        d.rms_norm(hidden, &self.norm, place.eps, Rows::All, b, &mut s.tmp, 0);
         d.gather(&s.tmp, b, &mut s.output);
-        self.logits(d, b, s);
-        std::mem::swap(hidden, &mut s.tmp);
         Ok(())
     }
 }

@@ -76,13 +76,19 @@ impl ModelSpec {
         self.layers.iter().any(|l| matches!(l.mlp, MlpSpec::Experts { .. }))
     }
 
-    /// Values (not bytes) of keys and values that one token adds over all attention layers of the trunk.
-    pub fn kv_values_per_token(&self) -> usize {
+    /// The layers that keep something of a sequence: the trunk's, then with `drafts` the draft head's.
+    pub fn cached_layers(&self, drafts: bool) -> impl Iterator<Item = &LayerSpec> {
+        self.layers.iter().chain(drafts.then_some(&self.mtp))
+    }
+
+    /// Values (not bytes) of keys and values that one token adds over all attention layers, with `drafts` that of the
+    /// draft head included.
+    pub fn kv_values_per_token(&self, drafts: bool) -> usize {
         let one = |l: &LayerSpec| match l.mixer {
             MixerSpec::Attention(a) => 2 * a.kv_heads * a.dim,
             MixerSpec::GatedDelta(_) => 0,
         };
-        self.layers.iter().map(one).sum()
+        self.cached_layers(drafts).map(one).sum()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Gated attention: softmax attention whose output is gated by a sigmoid, head by head.
 
-use crate::forward::Scratch;
+use crate::scratch::Scratch;
 use martlet_device::{AttentionSpec, Device, Heads};
 
 /// Projections write side by side into one buffer: [q, gate] for each head, then k, then v.

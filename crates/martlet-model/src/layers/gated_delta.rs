@@ -1,6 +1,6 @@
 //! Gated DeltaNet: linear attention whose state forgets by a gate and learns by the delta rule.
 
-use crate::forward::Scratch;
+use crate::scratch::Scratch;
 use martlet_device::{DeltaSpec, Device, Heads};
 
 /// Epsilon of the key and query normalisation; fixed in every implementation, in no config.

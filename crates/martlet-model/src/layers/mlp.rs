@@ -1,6 +1,6 @@
 //! The dense MLP: down(silu(gate x) * up x).
 
-use crate::forward::Scratch;
+use crate::scratch::Scratch;
 use martlet_device::Device;
 
 /// Gate and up write side by side into one buffer.

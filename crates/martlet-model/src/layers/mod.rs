@@ -11,7 +11,7 @@ pub use mlp::Mlp;
 pub use moe::Moe;
 
 use crate::cache::LayerCache;
-use crate::forward::{Place, Scratch};
+use crate::scratch::{Place, Scratch};
 use crate::{ExpertProvider, ModelError};
 use martlet_device::Device;
 

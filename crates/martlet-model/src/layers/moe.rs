@@ -1,7 +1,7 @@
 //! Mixture of experts: a router's choice of experts, and one shared expert behind a sigmoid gate.
 
 use super::Mlp;
-use crate::forward::{Place, Scratch};
+use crate::scratch::{Place, Scratch};
 use crate::{ExpertProvider, ModelError};
 use martlet_device::{Device, RouteSpec, Rows};
 
