@@ -1,6 +1,8 @@
-//! Speed of one matrix product of 4-bit weights, as bytes of weights per second:
+//! Speed of one matrix product of 4-bit weights, as bytes of weights per second, beside what one thread reads:
 //!
-//!     cargo run --release -p martlet-cpu --example matmul_speed -- [rows] [outputs] [inputs] [threads] [isa]
+//!     cargo run --release -p martlet-cpu --example matmul_speed -- [rows] [outputs] [inputs] [threads] [isa] [MiB] [bits]
+//!
+//! `MiB` of weights in all, 600 unless told: more than any cache holds. 1 shows the arithmetic alone.
 
 use martlet_cpu::{Cpu, CpuOptions};
 use martlet_device::{Batch, Device, Rows, SeqRows};
@@ -15,7 +17,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let isa = args.get(4).map(|a| a.parse()).transpose()?;
     let mut cpu = Cpu::new(CpuOptions { threads, isa })?;
 
-    let scheme = Scheme::Affine { bits: 4, group: 64, scale: Float::Bf16 };
+    let (mib, bits) = (number(5, 600)?, number(6, 4)? as u8);
+    let scheme = Scheme::Affine { bits, group: 64, scale: Float::Bf16 };
     let mut seed = 1u32;
     let mut bytes = |len: usize| -> Vec<u8> {
         let next = || {
@@ -27,8 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let codes = bytes(n * scheme.code_bytes(k));
     let scales = 0x3c00u16.to_le_bytes().repeat(n * scheme.scale_bytes(k) / 2);
     let stored = Matrix::new(scheme, k, vec![Part::new(n, &codes, &scales, &scales)])?;
-    // More than any cache holds, so that each product reads memory.
-    let count = (600 << 20) / stored.bytes() + 1;
+    let count = (mib << 20) / stored.bytes() + 1;
     let mats = (0..count).map(|_| cpu.matrix(&stored, false)).collect::<Result<Vec<_>, _>>()?;
 
     let seqs = vec![SeqRows { rows, certain: rows, pages: (0..rows as u32 / 64 + 1).collect(), ..SeqRows::default() }];
@@ -38,7 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     cpu.write(&mut x, 0, &values)?;
 
     let mut seconds = Vec::new();
-    for _ in 0..(2000 / rows / count).clamp(1, 7) {
+    let begin = Instant::now();
+    while seconds.is_empty() || begin.elapsed().as_secs_f64() < 1.0 {
         for m in &mats {
             let start = Instant::now();
             cpu.matmul(m, &x, Rows::All, &batch, &mut y, 0);
@@ -49,12 +52,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (best, median) = (seconds[0], seconds[seconds.len() / 2]);
     let sum = cpu.read(&y, rows)?.iter().fold(0u32, |h, v| h.rotate_left(5) ^ v.to_bits());
     println!(
-        "{n}x{k} 4 bits, {rows} rows, {} threads, {}: {:.2} GB/s and {:.3} Top/s (median {:.2} GB/s), result {sum:08x}",
+        "{n}x{k} {bits} bits, {rows} rows, {} threads, {}: {:.2} GB/s and {:.3} Top/s (median {:.2} GB/s), read {:.1} GB/s, result {sum:08x}",
         cpu.threads(),
         cpu.isa(),
         mats[0].bytes() as f64 / best / 1e9,
         (2 * n * k * rows) as f64 / best / 1e12,
         mats[0].bytes() as f64 / median / 1e9,
+        read_speed(mib),
     );
     Ok(())
+}
+
+/// GB/s at which one thread adds up `mib` MiB of memory: the best of parts of 16 MiB.
+fn read_speed(mib: usize) -> f64 {
+    let memory = vec![1u64; mib.max(1) << 17];
+    let mut best = f64::INFINITY;
+    for part in memory.chunks(1 << 21) {
+        let start = Instant::now();
+        let sum = part.chunks_exact(32).fold([0u64; 32], |sums, x| std::array::from_fn(|i| sums[i].wrapping_add(x[i])));
+        std::hint::black_box(sum);
+        best = best.min(start.elapsed().as_secs_f64() / (8 * part.len()) as f64);
+    }
+    1e-9 / best
 }

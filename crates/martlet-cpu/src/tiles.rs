@@ -385,6 +385,14 @@ pub mod tests {
     use crate::testing::{Random, every_scheme, random_matrix};
 
     #[test]
+    fn zeros_cost_no_memory_until_they_are_written() {
+        let resident = || martlet_io::memory::peak_resident().expect("the system tells");
+        let before = resident();
+        let zeros = allocate::<u16>("keys and values", 512 << 20, 0).expect("a reservation of 1 GiB");
+        assert!(zeros[zeros.len() - 1] == 0 && resident() < before + (512 << 20));
+    }
+
+    #[test]
     fn packed_weights_are_the_stored_ones() {
         let pool = Pool::new(2).unwrap();
         for scheme in every_scheme() {

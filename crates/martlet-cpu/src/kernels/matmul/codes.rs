@@ -231,7 +231,7 @@ fn flush<const R: usize>(y: &mut [Lanes; R], a: &mut [Lanes; R]) {
 
 /// Scales and biases of group `g` of a tile.
 #[inline(always)]
-pub fn read_scales(kind: Scales, lines: &[[u32; LANES]], g: usize, factors: &Lanes) -> (Lanes, Lanes) {
+fn read_scales(kind: Scales, lines: &[[u32; LANES]], g: usize, factors: &Lanes) -> (Lanes, Lanes) {
     let (mut s, mut b) = (ZERO, ZERO);
     match kind {
         Scales::Bf16Pair => {

@@ -12,9 +12,7 @@
 //!   `scalar.rs`.
 #![allow(unsafe_code)]
 
-use super::codes::read_scales;
 use super::{CodeProducts, Input, Product, SLICE, codes};
-use crate::acts::Tile;
 use crate::lanes::{LANES, Lanes};
 use crate::tiles::{Codes, LINE, Scales, TILE_K};
 use std::arch::x86_64::*;
@@ -23,190 +21,200 @@ use std::arch::x86_64::*;
 /// follow each other in memory, so the end of one asks for the next.
 const AHEAD: usize = 8192;
 
+// The kinds of codes and scales, as constants that a function is compiled for.
 const U4: u8 = 0;
 const U8: u8 = 1;
-
-type Line = [u32; LANES];
+const BF16: u8 = 0;
+const F16: u8 = 1;
+const F32: u8 = 2;
 
 pub struct Vnni;
 
 impl CodeProducts for Vnni {
     #[inline(always)]
     fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
+        let rows = match (codes, p.w.group, scales) {
+            (Codes::U4, 64, Scales::Bf16Pair) => rows::<U4, BF16, 8>,
+            (Codes::U4, 64, Scales::F16Pair) => rows::<U4, F16, 8>,
+            (Codes::U4, 64, Scales::F32Pair) => rows::<U4, F32, 8>,
+            (Codes::U4, 32, Scales::Bf16Pair) => rows::<U4, BF16, 4>,
+            (Codes::U4, 32, Scales::F16Pair) => rows::<U4, F16, 4>,
+            (Codes::U4, 32, Scales::F32Pair) => rows::<U4, F32, 4>,
+            (Codes::U8, 64, Scales::Bf16Pair) => rows::<U8, BF16, 16>,
+            (Codes::U8, 64, Scales::F16Pair) => rows::<U8, F16, 16>,
+            (Codes::U8, 64, Scales::F32Pair) => rows::<U8, F32, 16>,
+            (Codes::U8, 32, Scales::Bf16Pair) => rows::<U8, BF16, 8>,
+            (Codes::U8, 32, Scales::F16Pair) => rows::<U8, F16, 8>,
+            (Codes::U8, 32, Scales::F32Pair) => rows::<U8, F32, 8>,
+            _ => return codes::Plain::<true>::rows(p, codes, scales, out),
+        };
         // SAFETY: `Vnni` is reached only through a `KernelSet` for AVX-512, which exists only where the features do.
-        unsafe {
-            match (codes, p.w.group) {
-                (Codes::U4, 32) => rows::<U4, 4>(p, scales, out),
-                (Codes::U4, _) => rows::<U4, 8>(p, scales, out),
-                (Codes::U8, 32) => rows::<U8, 8>(p, scales, out),
-                (Codes::U8, _) => rows::<U8, 16>(p, scales, out),
-                (Codes::E2m1, _) => codes::Plain::<true>::rows(p, codes, scales, out),
-            }
-        }
+        unsafe { rows(p, out) }
     }
 }
 
-/// All rows, in blocks of 8, 4, 2 and 1. `LINES`: lines of one group.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn rows<const C: u8, const LINES: usize>(p: &Product<'_>, scales: Scales, out: &mut [Lanes]) {
+/// All rows, in blocks of 8, 4, 2 and 1. `L`: lines of one group.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
     let mut first = 0;
     while first + 8 <= p.rows.len() {
-        block::<C, LINES, 8>(p, scales, first, out);
+        block::<C, S, L, 8>(p, first, out);
         first += 8;
     }
     if first + 4 <= p.rows.len() {
-        block::<C, LINES, 4>(p, scales, first, out);
+        block::<C, S, L, 4>(p, first, out);
         first += 4;
     }
     if first + 2 <= p.rows.len() {
-        block::<C, LINES, 2>(p, scales, first, out);
+        block::<C, S, L, 2>(p, first, out);
         first += 2;
     }
     if first < p.rows.len() {
-        block::<C, LINES, 1>(p, scales, first, out);
+        block::<C, S, L, 1>(p, first, out);
     }
 }
 
 /// The `R` rows from `first` on at once: a = fma(s, f32(I) * d, a) for each group, then a = fma(b, ds, a).
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn block<const C: u8, const LINES: usize, const R: usize>(
-    p: &Product<'_>,
-    kind: Scales,
-    first: usize,
-    out: &mut [Lanes],
-) {
-    let Input::Codes { codes: x, d, ds, tiles, groups } = p.x else { return };
-    let mut row_x: [&[Tile]; R] = [&[]; R];
-    let (mut row_d, mut row_ds): ([&[f32]; R], [&[f32]; R]) = ([&[]; R], [&[]; R]);
+// Never inlined: the registers of one block do not go round in two.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn block<const C: u8, const S: u8, const L: usize, const R: usize>(p: &Product<'_>, first: usize, out: &mut [Lanes]) {
+    let Input::Codes { codes, d, ds, tiles, groups } = p.x else { return };
+    let code_lines = if C == U8 { 16 } else { 8 };
+    let (per_tile, scale_lines) = (code_lines / L, if S == F32 { 2 } else { 1 });
+    let tile_lines = code_lines + per_tile * scale_lines;
+    let words = p.w.words(p.strip);
+    assert!(words.len() == tiles * tile_lines && groups == tiles * per_tile, "activations of another shape");
+    let (mut x, mut d_at, mut ds_at) = ([codes.as_ptr(); R], [d.as_ptr(); R], [ds.as_ptr(); R]);
     for r in 0..R {
         let row = p.rows[first + r] as usize;
-        row_x[r] = &x[row * tiles..(row + 1) * tiles];
-        row_d[r] = &d[row * groups..(row + 1) * groups];
-        row_ds[r] = &ds[row * groups..(row + 1) * groups];
+        x[r] = codes[row * tiles..(row + 1) * tiles].as_ptr();
+        d_at[r] = d[row * groups..(row + 1) * groups].as_ptr();
+        ds_at[r] = ds[row * groups..(row + 1) * groups].as_ptr();
     }
-    let code_lines = if C == U8 { 16 } else { 8 };
-    let per_tile = code_lines / LINES;
-    let tile_lines = code_lines + per_tile * kind.bytes() / LINE;
-    let zero = _mm512_setzero_ps();
-    let (mut y, mut a) = ([zero; R], [zero; R]);
-    for (t, tile) in p.w.words(p.strip).chunks_exact(tile_lines).enumerate() {
-        let (codes, scales) = tile.split_at(code_lines);
-        let mut x: [&Tile; R] = [&[0; TILE_K]; R];
+    let out = &mut out[first..first + R];
+    out.fill([0.0; LANES]);
+    let mut tile: *const u8 = words.as_ptr().cast();
+    for slice in (0..tiles).step_by(SLICE / TILE_K) {
+        let mut a = [_mm512_setzero_ps(); R];
+        for t in slice..tiles.min(slice + SLICE / TILE_K) {
+            // SAFETY: tile t of `tiles` in the strip, and of each row; group `act` of `groups`: the slices above hold
+            // them all. `tile` moves on by one tile for each t.
+            unsafe {
+                for g in 0..per_tile {
+                    let mut four = x.map(|x| x.add(t).cast::<i32>());
+                    four.iter_mut().for_each(|x| *x = x.add(TILE_K / 4 / per_tile * g));
+                    let sums = sum_group::<C, L, R>(tile.add(g * L * LINE), four);
+                    let (s, b) = scales::<S>(tile.add((code_lines + g * scale_lines) * LINE));
+                    let act = t * per_tile + g;
+                    for r in 0..R {
+                        let v = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[r]), _mm512_set1_ps(*d_at[r].add(act)));
+                        a[r] = _mm512_fmadd_ps(s, v, a[r]);
+                        a[r] = _mm512_fmadd_ps(b, _mm512_set1_ps(*ds_at[r].add(act)), a[r]);
+                    }
+                }
+                tile = tile.add(tile_lines * LINE);
+            }
+        }
         for r in 0..R {
-            x[r] = &row_x[r][t];
+            let y = out[r].as_mut_ptr();
+            // SAFETY: 16 floats of an array of 16 floats.
+            unsafe { _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), a[r])) };
         }
-        scales.iter().for_each(prefetch);
-        for g in 0..per_tile {
-            let Some(lines) = codes[g * LINES..].first_chunk::<LINES>() else { continue };
-            let sums = sum_group::<C, LINES, R>(lines, x, g);
-            let (s, b) = scale_vectors(kind, scales, g);
-            let act = t * per_tile + g;
-            for r in 0..R {
-                let v = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[r]), _mm512_set1_ps(row_d[r][act]));
-                a[r] = _mm512_fmadd_ps(s, v, a[r]);
-                a[r] = _mm512_fmadd_ps(b, _mm512_set1_ps(row_ds[r][act]), a[r]);
-            }
-        }
-        if (t + 1) % (SLICE / TILE_K) == 0 {
-            for r in 0..R {
-                (y[r], a[r]) = (_mm512_add_ps(y[r], a[r]), zero);
-            }
-        }
-    }
-    let whole = p.w.cols.div_ceil(TILE_K).is_multiple_of(SLICE / TILE_K);
-    for r in 0..R {
-        let last = if whole { y[r] } else { _mm512_add_ps(y[r], a[r]) };
-        // SAFETY: 16 floats are written to an array of 16 floats.
-        unsafe { _mm512_storeu_ps(out[first + r].as_mut_ptr(), last) };
     }
 }
 
-/// The exact sums of group `g` of a tile. Four chains for each row, or two for each of many, hide the latency.
+/// The exact sums of a group of `L` lines. Several chains hide the latency of the products.
+///
+/// # Safety
+/// `L` lines at `line`; as many codes of each row at `x`.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn sum_group<const C: u8, const LINES: usize, const R: usize>(
-    lines: &[Line; LINES],
-    x: [&Tile; R],
-    g: usize,
-) -> [__m512i; R] {
-    let mut sums = [[_mm512_setzero_si512(); 4]; R];
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn sum_group<const C: u8, const L: usize, const R: usize>(line: *const u8, x: [*const i32; R]) -> [__m512i; R] {
+    let mut even = [_mm512_setzero_si512(); R];
+    let mut odd = even;
+    let (mut even_2, mut odd_2) = (even, even);
     // One row: high nibbles stay where they are, and their sum is divided by 16 at the end. Several: shifted once.
     let shift_sums = C == U4 && R == 1;
-    for (p, line) in lines.iter().enumerate() {
-        prefetch(line);
-        let v = load(line);
-        if C == U8 {
-            for r in 0..R {
-                let chain = &mut sums[r][p % if R == 1 { 4 } else { 2 }];
-                *chain = _mm512_dpbusd_epi32(*chain, v, four(x[r], g * LINES + p));
-            }
-            continue;
-        }
-        let low = _mm512_and_si512(v, _mm512_set1_epi8(15));
-        let high = match shift_sums {
-            true => _mm512_and_si512(v, _mm512_set1_epi8(-16)),
-            false => _mm512_and_si512(_mm512_srli_epi16::<4>(v), _mm512_set1_epi8(15)),
-        };
-        let at = 2 * (g * LINES + p);
+    for i in 0..if C == U8 { L / 2 } else { L } {
+        // SAFETY: as this function's caller promises.
+        let four = |r: usize, i: usize| unsafe { _mm512_set1_epi32(x[r].add(i).read_unaligned()) };
+        // SAFETY: as above.
+        let (low, high) = unsafe { operands::<C>(line, i, shift_sums) };
+        // A single row changes over between two pairs of chains.
+        let second = R == 1 && i % 2 == 1;
+        let (to_even, to_odd) = if second { (&mut even_2, &mut odd_2) } else { (&mut even, &mut odd) };
         for r in 0..R {
-            let chain = if R == 1 { 2 * (p % 2) } else { 0 };
-            sums[r][chain] = _mm512_dpbusd_epi32(sums[r][chain], low, four(x[r], at));
-            sums[r][chain + 1] = _mm512_dpbusd_epi32(sums[r][chain + 1], high, four(x[r], at + 1));
+            to_even[r] = _mm512_dpbusd_epi32(to_even[r], low, four(r, 2 * i));
+            to_odd[r] = _mm512_dpbusd_epi32(to_odd[r], high, four(r, 2 * i + 1));
         }
     }
-    let mut out = [_mm512_setzero_si512(); R];
     for r in 0..R {
-        let [s0, s1, s2, s3] = sums[r];
-        let (even, odd) = match R {
-            1 => (_mm512_add_epi32(s0, s2), _mm512_add_epi32(s1, s3)),
-            _ => (s0, s1),
-        };
-        out[r] = _mm512_add_epi32(even, if shift_sums { _mm512_srai_epi32::<4>(odd) } else { odd });
+        if R == 1 {
+            (even[r], odd[r]) = (_mm512_add_epi32(even[r], even_2[r]), _mm512_add_epi32(odd[r], odd_2[r]));
+        }
+        if shift_sums {
+            odd[r] = _mm512_srai_epi32::<4>(odd[r]);
+        }
+        even[r] = _mm512_add_epi32(even[r], odd[r]);
     }
-    out
+    even
 }
 
-/// Scales and biases of group `g`.
+/// The codes of the inputs 8 i to 8 i + 3 and 8 i + 4 to 8 i + 7 of a group; with `times_16` the second times 16.
+///
+/// # Safety
+/// As for `sum_group`.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn scale_vectors(kind: Scales, lines: &[Line], g: usize) -> (__m512, __m512) {
-    match kind {
-        Scales::Bf16Pair => {
-            let v = load(&lines[g]);
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn operands<const C: u8>(line: *const u8, i: usize, times_16: bool) -> (__m512i, __m512i) {
+    if C == U8 {
+        // SAFETY: as this function's caller promises.
+        return unsafe { (line_at(line.add(2 * i * LINE)), line_at(line.add((2 * i + 1) * LINE))) };
+    }
+    // SAFETY: as this function's caller promises.
+    let v = unsafe { line_at(line.add(i * LINE)) };
+    let mask = _mm512_set1_epi8(15);
+    let high = match times_16 {
+        true => _mm512_andnot_si512(mask, v),
+        false => _mm512_and_si512(_mm512_srli_epi16::<4>(v), mask),
+    };
+    (_mm512_and_si512(v, mask), high)
+}
+
+/// Scales and biases of a group.
+///
+/// # Safety
+/// Its lines of scales at `line`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn scales<const S: u8>(line: *const u8) -> (__m512, __m512) {
+    // SAFETY: as this function's caller promises.
+    let v = unsafe { line_at(line) };
+    match S {
+        BF16 => {
             let s = _mm512_and_si512(v, _mm512_set1_epi32(-65536));
             (_mm512_castsi512_ps(s), _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v)))
         }
-        Scales::F16Pair => {
-            let v = load(&lines[g]);
+        F16 => {
             let s = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(v));
             (_mm512_cvtph_ps(s), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)))
         }
-        _ => {
-            let (s, b) = read_scales(kind, lines, g, &[1.0; LANES]);
-            // SAFETY: 16 floats are read from arrays of 16 floats.
-            unsafe { (_mm512_loadu_ps(s.as_ptr()), _mm512_loadu_ps(b.as_ptr())) }
-        }
+        // SAFETY: two lines, as this function's caller promises.
+        _ => (_mm512_castsi512_ps(v), _mm512_castsi512_ps(unsafe { line_at(line.add(LINE)) })),
     }
 }
 
+/// Reads a line, and asks for the one [`AHEAD`] of it: an address without memory is no fault.
+///
+/// # Safety
+/// 64 bytes at `line`, which is a multiple of 64.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn load(line: &Line) -> __m512i {
-    // SAFETY: 64 bytes are read from an array of 64 bytes.
-    unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
-}
-
-/// Asks for the line [`AHEAD`] of this one. An address without memory is no fault.
-#[inline(always)]
-fn prefetch(line: &Line) {
-    // SAFETY: a prefetch reads nothing that the program could see, and never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast::<i8>().wrapping_add(AHEAD)) }
-}
-
-/// Codes 4 i to 4 i + 3 of a row, in every lane.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn four(x: &Tile, i: usize) -> __m512i {
-    let [a, b, c, d] = [x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]];
-    _mm512_set1_epi32(i32::from_le_bytes([a as u8, b as u8, c as u8, d as u8]))
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn line_at(line: *const u8) -> __m512i {
+    // SAFETY: as the caller promises; a prefetch reads nothing that the program could see.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
+        _mm512_load_si512(line.cast())
+    }
 }
