@@ -26,7 +26,7 @@ pub enum Refused {
     #[error(
         "the prompt has {prompt} tokens; with max_tokens {max_tokens} it needs {}, and the context holds {context}. \
          Shorten it, ask for fewer tokens, or start with a larger --context",
-        prompt + max_tokens
+        prompt.saturating_add(*max_tokens)
     )]
     TooLong { prompt: usize, max_tokens: usize, context: usize },
     #[error("{place} has token {token}, but the model's vocabulary ends at {vocabulary}")]
@@ -88,6 +88,8 @@ mod tests {
         let long = Request { prompt: vec![1; 45], max_tokens: Some(6), ..Default::default() };
         let text = check(long.clone()).unwrap_err().to_string();
         assert!(text.contains("45 tokens") && text.contains("needs 51") && text.contains("holds 50"), "{text}");
+        let endless = check(Request { max_tokens: Some(usize::MAX), ..long.clone() }).unwrap_err();
+        assert!(endless.to_string().contains(&format!("needs {}", usize::MAX)), "{endless}");
         assert!(check(Request { max_tokens: Some(5), ..long.clone() }).is_ok());
         assert!(check(Request { max_tokens: None, ..long.clone() }).is_ok());
         assert!(matches!(check(Request { prompt: vec![1; 50], ..Default::default() }), Err(Refused::TooLong { .. })));

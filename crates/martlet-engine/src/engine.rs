@@ -80,13 +80,15 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
         let spec = model.spec.clone();
-        let context = fit_context(&spec, &options)?;
+        let context = fit_context(&spec, model.mtp.is_some(), &options)?;
         let sequences = options.sequences.max(1);
+        // No prompt is longer than the context, so a larger chunk would be room that is never used.
+        let chunk = options.prefill_chunk.clamp(1, context);
         let capacity = Capacity {
             kv: options.kv,
-            pages: sequences * context.div_ceil(PAGE),
+            pages: sequences.saturating_mul(context.div_ceil(PAGE)),
             sequences,
-            rows: options.prefill_chunk.max(1) + sequences,
+            rows: chunk.saturating_add(sequences),
             outputs: sequences,
         };
         let start = |e: &dyn std::fmt::Display| EngineError::Start(e.to_string());
@@ -94,7 +96,6 @@ impl Engine {
         let (commands, inbox) = channel();
         let stopping = Arc::new(AtomicBool::new(false));
         let flag = stopping.clone();
-        let chunk = options.prefill_chunk.max(1);
         let thread = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || Loop { runner, inbox, waiting: VecDeque::new(), running: Vec::new(), chunk, flag }.run())
@@ -133,17 +134,18 @@ impl Drop for Engine {
 }
 
 /// The longest sequence: what was asked for, or else the model's own context as far as the KV budget goes.
-fn fit_context(spec: &ModelSpec, options: &EngineOptions) -> Result<usize, EngineError> {
+fn fit_context(spec: &ModelSpec, drafts: bool, options: &EngineOptions) -> Result<usize, EngineError> {
     const LEAST: usize = 256;
-    let per_token = (spec.kv_values_per_token() * options.kv.size()).max(1) as u64;
+    let per_token = (spec.kv_values_per_token(drafts) * options.kv.size()).max(1) as u64;
     let sequences = options.sequences.max(1) as u64;
     let fits = options.kv_bytes.map_or(usize::MAX, |bytes| (bytes / per_token / sequences) as usize);
-    let wanted = options.context.unwrap_or(spec.context.min(fits / PAGE * PAGE).max(LEAST));
+    let least = LEAST.min(spec.context);
+    let wanted = options.context.unwrap_or(spec.context.min(fits / PAGE * PAGE).max(least));
     if wanted > fits {
         return Err(EngineError::Start(format!(
             "a context of {wanted} tokens takes {} MiB of KV cache for each of {sequences} sequences, and {} MiB are \
              free for all; the longest that fits is {}",
-            wanted as u64 * per_token >> 20,
+            u128::from(per_token) * wanted as u128 >> 20,
             options.kv_bytes.unwrap_or(0) >> 20,
             fits / PAGE * PAGE,
         )));
@@ -276,5 +278,45 @@ impl<D: Device> Loop<D> {
         let mut ends = ends.into_iter();
         self.retire(|_| ends.next().flatten().map(Ok));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One attention layer of 128 values a token (256 bytes in f16), and the same in the draft head.
+    fn spec(context: usize) -> ModelSpec {
+        let config = serde_json::json!({
+            "model_type": "qwen3_5", "vocab_size": 8, "hidden_size": 64, "num_hidden_layers": 1,
+            "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 64,
+            "layer_types": ["full_attention"], "max_position_embeddings": context
+        });
+        martlet_model::read_config(&config).unwrap()
+    }
+
+    fn fit(model_context: usize, drafts: bool, asked: Option<usize>, bytes: Option<u64>) -> Result<usize, String> {
+        let options =
+            EngineOptions { context: asked, sequences: 2, prefill_chunk: 1, kv: KvScheme::F16, kv_bytes: bytes };
+        fit_context(&spec(model_context), drafts, &options).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_context_is_the_models_as_far_as_memory_goes() {
+        assert_eq!(fit(4096, false, None, None), Ok(4096));
+        assert_eq!(fit(4096, false, None, Some(2 * 1000 * 256)), Ok(960), "whole pages");
+        assert_eq!(fit(4096, true, None, Some(2 * 1000 * 256)), Ok(448), "the draft head has a cache too");
+        assert_eq!(fit(100, false, None, None), Ok(100), "never more than the model was made for");
+        assert_eq!(fit(100, false, Some(200), None), Ok(200), "unless it is asked for");
+        assert!(fit(4096, false, None, Some(1000)).is_err());
+    }
+
+    #[test]
+    fn a_context_that_does_not_fit_is_refused_with_the_numbers() {
+        let error = fit(4096, false, Some(usize::MAX), Some(64 << 20)).unwrap_err();
+        let needed = (u128::from(u64::MAX) * 256) >> 20;
+        for part in [format!("takes {needed} MiB"), "64 MiB are free".into(), "fits is 131072".into()] {
+            assert!(error.contains(&part), "{error}");
+        }
     }
 }

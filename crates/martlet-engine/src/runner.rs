@@ -109,7 +109,7 @@ impl From<DeviceError> for StepError {
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
     pub kv: KvScheme,
-    /// Tokens over all sequences, rounded up to whole pages for each.
+    /// Pages of [`PAGE`] tokens over all sequences, each rounded up to whole pages.
     pub pages: usize,
     pub sequences: usize,
     /// Rows of one step, and how many of them may have logits.
@@ -126,7 +126,7 @@ impl<D: Device> Runner<D> {
     ) -> Result<Runner<D>, StepError> {
         let Capacity { kv, pages, sequences, rows, outputs } = capacity;
         Ok(Runner {
-            cache: Cache::new(&d, &model.spec, kv, pages, sequences)?,
+            cache: Cache::new(&d, &model.spec, model.mtp.is_some(), kv, pages, sequences)?,
             scratch: Scratch::new(&d, &model.spec, rows, outputs)?,
             x: d.buffer(rows, model.spec.hidden)?,
             hidden: d.buffer(rows, model.spec.hidden)?,

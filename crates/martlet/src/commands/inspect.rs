@@ -149,7 +149,7 @@ impl Architecture {
             context: spec.context,
             tied_head: spec.tied,
             experts,
-            kv_bytes_per_token: spec.kv_values_per_token() * 2,
+            kv_bytes_per_token: spec.kv_values_per_token(mtp) * 2,
             mtp,
         }
     }
