@@ -45,7 +45,7 @@ macro_rules! kernels {
         #[cfg(target_arch = "x86_64")]
         mod avx2 {
             use super::*;
-            type CodeProducts = matmul::codes::Plain<true>;
+            type CodeProducts = matmul::avx2::Avx2;
             $(pub fn $name($($arg: $type),*) $(-> $out)? {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 fn compiled($($arg: $type),*) $(-> $out)? {

@@ -14,14 +14,15 @@
 //! tails: K is filled up with zeros whose scales are zero. Nothing here depends on the number of rows or on threads.
 
 #[cfg(target_arch = "x86_64")]
-pub mod vnni;
-
+pub mod avx2;
 pub mod codes;
 mod floats;
 #[cfg(test)]
 mod scalar;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+pub mod vnni;
 
 use crate::acts::Tile;
 use crate::lanes::Lanes;
@@ -55,6 +56,40 @@ pub trait CodeProducts {
     /// out[i] = the 16 outputs of row `rows[i]`.
     fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]);
 }
+
+/// Kinds of codes and scales as constants that a function can be compiled for.
+#[cfg(target_arch = "x86_64")]
+mod kinds {
+    pub const U4: u8 = 0;
+    pub const U8: u8 = 1;
+    pub const BF16: u8 = 0;
+    pub const F16: u8 = 1;
+    pub const F32: u8 = 2;
+}
+
+/// The function `$rows::<codes, scales, lines of a group>` for a scheme with biases, none for another.
+#[cfg(target_arch = "x86_64")]
+macro_rules! for_scheme {
+    ($rows:ident, $codes:expr, $group:expr, $scales:expr) => {
+        match ($codes, $group, $scales) {
+            (Codes::U4, 64, Scales::Bf16Pair) => Some($rows::<U4, BF16, 8> as unsafe fn(&Product<'_>, &mut [Lanes])),
+            (Codes::U4, 64, Scales::F16Pair) => Some($rows::<U4, F16, 8> as _),
+            (Codes::U4, 64, Scales::F32Pair) => Some($rows::<U4, F32, 8> as _),
+            (Codes::U4, 32, Scales::Bf16Pair) => Some($rows::<U4, BF16, 4> as _),
+            (Codes::U4, 32, Scales::F16Pair) => Some($rows::<U4, F16, 4> as _),
+            (Codes::U4, 32, Scales::F32Pair) => Some($rows::<U4, F32, 4> as _),
+            (Codes::U8, 64, Scales::Bf16Pair) => Some($rows::<U8, BF16, 16> as _),
+            (Codes::U8, 64, Scales::F16Pair) => Some($rows::<U8, F16, 16> as _),
+            (Codes::U8, 64, Scales::F32Pair) => Some($rows::<U8, F32, 16> as _),
+            (Codes::U8, 32, Scales::Bf16Pair) => Some($rows::<U8, BF16, 8> as _),
+            (Codes::U8, 32, Scales::F16Pair) => Some($rows::<U8, F16, 8> as _),
+            (Codes::U8, 32, Scales::F32Pair) => Some($rows::<U8, F32, 8> as _),
+            _ => None,
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+use for_scheme;
 
 /// out[i] = the 16 outputs of row `rows[i]`.
 #[inline(always)]

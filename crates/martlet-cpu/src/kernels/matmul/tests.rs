@@ -7,6 +7,7 @@ use crate::lanes::LANES;
 use crate::pool::Pool;
 use crate::testing::{Random, every_scheme, random_matrix};
 use crate::tiles::Weights;
+use martlet_tensor::{Matrix, Part, Scheme};
 
 /// Every scheme, on shapes below, at and above tiles and slices, on every instruction set, one row and several:
 /// the bits of `scalar`.
@@ -93,6 +94,23 @@ fn activations_that_are_not_finite_do_not_panic() {
             let mut x = vec![1.0; 128];
             x[3] = bad;
             assert!(!scalar(&w, &x, 0).is_finite(), "{scheme}");
+        }
+    }
+}
+
+/// The largest codes against the largest activations of one sign: nothing saturates.
+#[test]
+fn the_largest_sums_are_exact() {
+    let pool = Pool::new(1).unwrap();
+    for (bits, group) in [(4, 32), (4, 64), (8, 32), (8, 64)] {
+        let (n, k, scheme) = (16, 256, Scheme::Affine { bits, group, scale: Float::Bf16 });
+        let codes = vec![0xff; n * scheme.code_bytes(k)];
+        let scales = 0x3c00u16.to_le_bytes().repeat(n * scheme.scale_bytes(k) / 2);
+        let stored = Matrix::new(scheme, k, vec![Part::new(n, &codes, &scales, &scales)]).unwrap();
+        let w = Weights::pack(&stored, false, &pool).unwrap();
+        let x: Vec<f32> = (0..17 * k).map(|i| if i / k % 2 == 0 { 1.0 } else { -1.0 }).collect();
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            check(&KernelSet::new(isa), &w, &x, &format!("{scheme} {isa}"));
         }
     }
 }

@@ -12,7 +12,8 @@
 //!   `scalar.rs`.
 #![allow(unsafe_code)]
 
-use super::{CodeProducts, Input, Product, SLICE, codes};
+use super::kinds::{BF16, F16, F32, U4, U8};
+use super::{CodeProducts, Input, Product, SLICE, codes, for_scheme};
 use crate::lanes::{LANES, Lanes};
 use crate::tiles::{Codes, LINE, Scales, TILE_K};
 use std::arch::x86_64::*;
@@ -21,32 +22,13 @@ use std::arch::x86_64::*;
 /// follow each other in memory, so the end of one asks for the next.
 const AHEAD: usize = 8192;
 
-// The kinds of codes and scales, as constants that a function is compiled for.
-const U4: u8 = 0;
-const U8: u8 = 1;
-const BF16: u8 = 0;
-const F16: u8 = 1;
-const F32: u8 = 2;
-
 pub struct Vnni;
 
 impl CodeProducts for Vnni {
     #[inline(always)]
     fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
-        let rows = match (codes, p.w.group, scales) {
-            (Codes::U4, 64, Scales::Bf16Pair) => rows::<U4, BF16, 8>,
-            (Codes::U4, 64, Scales::F16Pair) => rows::<U4, F16, 8>,
-            (Codes::U4, 64, Scales::F32Pair) => rows::<U4, F32, 8>,
-            (Codes::U4, 32, Scales::Bf16Pair) => rows::<U4, BF16, 4>,
-            (Codes::U4, 32, Scales::F16Pair) => rows::<U4, F16, 4>,
-            (Codes::U4, 32, Scales::F32Pair) => rows::<U4, F32, 4>,
-            (Codes::U8, 64, Scales::Bf16Pair) => rows::<U8, BF16, 16>,
-            (Codes::U8, 64, Scales::F16Pair) => rows::<U8, F16, 16>,
-            (Codes::U8, 64, Scales::F32Pair) => rows::<U8, F32, 16>,
-            (Codes::U8, 32, Scales::Bf16Pair) => rows::<U8, BF16, 8>,
-            (Codes::U8, 32, Scales::F16Pair) => rows::<U8, F16, 8>,
-            (Codes::U8, 32, Scales::F32Pair) => rows::<U8, F32, 8>,
-            _ => return codes::Plain::<true>::rows(p, codes, scales, out),
+        let Some(rows) = for_scheme!(rows, codes, p.w.group, scales) else {
+            return codes::Plain::<true>::rows(p, codes, scales, out);
         };
         // SAFETY: `Vnni` is reached only through a `KernelSet` for AVX-512, which exists only where the features do.
         unsafe { rows(p, out) }
