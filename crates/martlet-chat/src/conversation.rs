@@ -247,6 +247,12 @@ impl Conversation {
         Conversation { messages, ..Conversation::default() }
     }
 
+    /// Chooses whether to think, over what the further variables of the template say.
+    pub fn set_thinking(&mut self, choice: bool) {
+        self.template_kwargs.retain(|key, _| key != "enable_thinking");
+        self.enable_thinking = Some(choice);
+    }
+
     /// Reads a chat file.
     pub fn parse(json: &str) -> Result<Conversation> {
         let value: Value = serde_json::from_str(json).map_err(|e| ConversationError::Syntax(e.to_string()))?;

@@ -40,6 +40,14 @@ pub fn chat(path: &str) -> anyhow::Result<Conversation> {
     Ok(Conversation::parse(&file(path)?).map_err(|e| Usage(format!("{path}: {e}")))?)
 }
 
+/// Whether to think: a flag goes before the chat file, the file before the other settings.
+pub fn choose_thinking(chat: &mut Conversation, flag: Option<bool>, setting: Option<bool>) {
+    match flag {
+        Some(choice) => chat.set_thinking(choice),
+        None => chat.enable_thinking = chat.enable_thinking.or(setting),
+    }
+}
+
 /// Token ids, separated by commas or white space; brackets around them are allowed.
 pub fn ids(text: &str) -> Result<Vec<u32>, Usage> {
     let inner = text.trim();

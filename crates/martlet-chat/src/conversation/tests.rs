@@ -103,3 +103,12 @@ fn errors_name_the_path() {
     }
     assert!(error("[{").contains("line 1 column 2"), "{}", error("[{"));
 }
+
+#[test]
+fn a_choice_of_thinking_goes_before_the_variables_of_the_template() {
+    let text = r#"{"messages": [], "chat_template_kwargs": {"a": 1, "enable_thinking": false, "b": 2}}"#;
+    let mut chat = Conversation::parse(text).unwrap();
+    chat.set_thinking(true);
+    assert_eq!(chat.enable_thinking, Some(true));
+    assert_eq!(chat.template_kwargs.keys().collect::<Vec<_>>(), ["a", "b"]);
+}

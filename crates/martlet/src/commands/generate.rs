@@ -72,8 +72,7 @@ pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
 fn prompt(args: &Args, app: &App) -> anyhow::Result<Prompt> {
     if let Some(path) = &args.chat {
         let mut chat = input::chat(path)?;
-        // A flag goes before the file, the file before the other settings.
-        chat.enable_thinking = args.think.choice().or(chat.enable_thinking).or(app.settings.think);
+        input::choose_thinking(&mut chat, args.think.choice(), app.settings.think);
         return Ok(Prompt::Chat(chat));
     }
     if let Some(ids) = &args.ids {

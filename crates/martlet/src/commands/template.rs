@@ -31,7 +31,7 @@ The prompt is printed as it is, without a newline at its end.";
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     let path = args.file.as_ref().or(args.chat.as_ref()).map_or("-", String::as_str);
     let mut chat = input::chat(path)?;
-    chat.enable_thinking = args.think.choice().or(chat.enable_thinking).or(app.settings.think);
+    input::choose_thinking(&mut chat, args.think.choice(), app.settings.think);
     let text = app.model().text()?;
     let prompt = text.render(&chat, !args.no_generation_prompt).map_err(SessionError::from)?;
     Ok(app.terminal.answer(&prompt)?)
