@@ -44,7 +44,7 @@ pub fn run(
         Show::Json => collect(app, turn, &mut |_| Ok(()))?,
     };
     match show {
-        Show::Pieces => app.terminal.note(&statistics(&finished.outcome))?,
+        Show::Pieces => app.terminal.note(&statistics(&finished.outcome)),
         Show::Json => {
             let json = serde_json::to_string(&Report::new(session, prompt, &options, &finished))?;
             app.terminal.result(&format!("{json}\n"))?;
@@ -61,11 +61,12 @@ fn pieces(app: &App, turn: Turn) -> anyhow::Result<Finished> {
     let finished = collect(app, turn, &mut |event| match event {
         Event::Reasoning(piece) => {
             reasoning_ends = piece.chars().last();
-            terminal.reasoning(piece)
+            terminal.reasoning(piece);
+            Ok(())
         }
         Event::Text(piece) => {
             if reasoning_ends.take().is_some() {
-                terminal.reasoning("\n\n")?;
+                terminal.reasoning("\n\n");
             }
             answer_ends = piece.chars().last();
             terminal.answer(piece)
@@ -73,7 +74,7 @@ fn pieces(app: &App, turn: Turn) -> anyhow::Result<Finished> {
         _ => Ok(()),
     })?;
     if reasoning_ends.is_some_and(|c| c != '\n') {
-        terminal.reasoning("\n")?;
+        terminal.reasoning("\n");
     }
     if answer_ends != Some('\n') && !finished.answer.text.is_empty() {
         terminal.answer("\n")?;

@@ -34,7 +34,7 @@ impl App {
             ..Options::default()
         };
         if settings.model.is_none() {
-            self.terminal.note(embedded::WHO_SPEAKS)?;
+            self.terminal.note(embedded::WHO_SPEAKS);
         }
         let progress = self.terminal.progress("loading", 1);
         let open = Session::open(&self.model(), &options, &mut |done, total| progress.set(done as u64, total as u64));

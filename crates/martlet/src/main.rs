@@ -39,8 +39,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// A variable that is not UTF-8 still says something: it becomes a value that is refused by name, rather than nothing.
 fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok()
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 fn run(cli: &Cli) -> anyhow::Result<()> {

@@ -67,22 +67,20 @@ impl Terminal {
     }
 
     /// Part of the reasoning, dimmed.
-    pub fn reasoning(&self, piece: &str) -> io::Result<()> {
-        self.aside(&self.visible(piece, self.live))
+    pub fn reasoning(&self, piece: &str) {
+        self.aside(&self.visible(piece, self.live));
     }
 
     /// A line beside the answer.
-    pub fn note(&self, line: &str) -> io::Result<()> {
-        self.aside(&format!("{line}\n"))
+    pub fn note(&self, line: &str) {
+        self.aside(&format!("{line}\n"));
     }
 
-    fn aside(&self, text: &str) -> io::Result<()> {
-        if self.quiet {
-            return Ok(());
+    /// Never fails: the answer is worth having where nobody reads standard error any more.
+    fn aside(&self, text: &str) {
+        if !self.quiet {
+            let _ = io::stderr().lock().write_all(self.paint("2", text).as_bytes());
         }
-        let mut err = io::stderr().lock();
-        err.write_all(self.paint("2", text).as_bytes())?;
-        err.flush()
     }
 
     /// An error: the first line after "error:", the rest as it is. Never fails: there is nowhere left to tell it.

@@ -2,8 +2,9 @@
 
 use crate::app::App;
 use crate::size;
-use martlet_weights::Checkpoint;
+use martlet_session::SessionError;
 use martlet_weights::quantise::{Options, quantise};
+use martlet_weights::{Checkpoint, WeightsError};
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
@@ -34,12 +35,16 @@ and other small tensors stay as they are.";
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     let options = Options::new(&args.mode, args.bits, args.group).map_err(|e| crate::exit::Usage(e.to_string()))?;
-    let checkpoint = Checkpoint::open(&args.src)?;
+    let unopened = |e: WeightsError| {
+        let model = args.src.display().to_string();
+        SessionError::Open { model, source: Box::new(e.into()) }
+    };
+    let checkpoint = Checkpoint::open(&args.src).map_err(unopened)?;
     let progress = app.terminal.progress("quantising", 1);
     let summary = quantise(&checkpoint, &args.dst, options, &mut |done, total| progress.set(done, total))?;
     drop(progress);
     if !summary.unfit.is_empty() {
-        app.terminal.note(&format!("left plain, since no group fits their width: {}", summary.unfit.join(", ")))?;
+        app.terminal.note(&format!("left plain, since no group fits their width: {}", summary.unfit.join(", ")));
     }
     app.terminal.note(&format!(
         "{}: {} weights packed, {} left plain; {} -> {}",
@@ -48,6 +53,6 @@ pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
         size::count(summary.plain_weights),
         size::bytes(summary.source_bytes),
         size::bytes(summary.bytes),
-    ))?;
+    ));
     Ok(())
 }

@@ -61,8 +61,8 @@ pub fn parse(typed: &str) -> Result<Input, String> {
         "nothink" => alone(Input::Think(false)),
         "temp" if argument.is_empty() => Ok(Input::Temp(None)),
         "temp" => match argument.parse::<f32>() {
-            Ok(x) if x.is_finite() && x >= 0.0 => Ok(Input::Temp(Some(x))),
-            _ => Err(format!("/temp needs a number from 0, not \"{argument}\"")),
+            Ok(x) if (0.0..=100.0).contains(&x) => Ok(Input::Temp(Some(x))),
+            _ => Err(format!("/temp needs a number from 0 to 100, not \"{argument}\"")),
         },
         "save" => path().map(Input::Save),
         "load" => path().map(Input::Load),
@@ -131,6 +131,7 @@ mod tests {
             ("/temp hot", "hot"),
             ("/temp -1", "-1"),
             ("/temp nan", "nan"),
+            ("/temp 101", "from 0 to 100"),
             ("/save", "file name"),
             ("/clear all", "no argument"),
         ] {

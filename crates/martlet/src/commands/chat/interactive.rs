@@ -37,7 +37,7 @@ pub fn run(app: &App, options: &TurnOptions) -> anyhow::Result<()> {
     }
     let (context, device) = (chat.session.context(), chat.session.device());
     app.terminal
-        .note(&format!("/help lists the commands, Ctrl-D leaves. Context: {context} tokens, device: {device}."))?;
+        .note(&format!("/help lists the commands, Ctrl-D leaves. Context: {context} tokens, device: {device}."));
     let mut interrupted = false;
     loop {
         match editor.readline(">>> ") {
@@ -55,10 +55,13 @@ pub fn run(app: &App, options: &TurnOptions) -> anyhow::Result<()> {
             Err(e) => return Err(e.into()),
         }
     }
-    match &history {
-        Some(path) => save_history(&mut editor, path).with_context(|| format!("{} can not be written", path.display())),
-        None => Ok(()),
+    if let Some(path) = &history
+        && let Err(e) = save_history(&mut editor, path)
+    {
+        // The conversation went well: its exit code says so.
+        app.terminal.note(&format!("the history is not kept: {}: {e}", path.display()));
     }
+    Ok(())
 }
 
 fn save_history(editor: &mut Editor<LineHelper, FileHistory>, path: &Path) -> anyhow::Result<()> {
@@ -82,19 +85,19 @@ impl Chat<'_> {
         match input {
             Input::Empty => {}
             Input::Quit => return Ok(false),
-            Input::Help => terminal.note(&command::help())?,
+            Input::Help => terminal.note(&command::help()),
             Input::Say(text) => self.say(text)?,
             Input::System(text) => self.set_system(text),
-            Input::Think(choice) => self.conversation.enable_thinking = Some(choice),
+            Input::Think(choice) => self.conversation.set_thinking(choice),
             Input::Temp(x) => self.options.sampling.temperature = x,
             Input::Clear => {
                 self.conversation.messages.retain(|m| m.role == Role::System);
-                terminal.note("the conversation is empty")?;
+                terminal.note("the conversation is empty");
             }
-            Input::Save(path) => self.tell(save(&self.conversation, &path))?,
+            Input::Save(path) => self.tell(save(&self.conversation, &path)),
             Input::Load(path) => match input::chat(&path.to_string_lossy()) {
                 Ok(chat) => {
-                    terminal.note(&format!("{} messages", chat.messages.len()))?;
+                    terminal.note(&format!("{} messages", chat.messages.len()));
                     self.conversation = chat;
                 }
                 Err(e) => terminal.error(&exit::lines(&e)),
@@ -103,12 +106,11 @@ impl Chat<'_> {
         Ok(true)
     }
 
-    fn tell(&self, result: anyhow::Result<String>) -> anyhow::Result<()> {
+    fn tell(&self, result: anyhow::Result<String>) {
         match result {
-            Ok(text) => self.app.terminal.note(&text)?,
+            Ok(text) => self.app.terminal.note(&text),
             Err(e) => self.app.terminal.error(&exit::lines(&e)),
         }
-        Ok(())
     }
 
     /// One turn. A question that got no answer is taken back: the arrow key brings it to the prompt again.
