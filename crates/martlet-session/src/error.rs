@@ -15,6 +15,9 @@ pub enum SessionError {
     Prompt(#[from] ChatModelError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// A part of a message that only a model with eyes could use.
+    #[error("{path} is of type \"{kind}\": only text is read; leave the part out, or say it in words")]
+    NotText { path: String, kind: String },
     /// The request was refused before any work.
     #[error(transparent)]
     Refused(#[from] Refused),

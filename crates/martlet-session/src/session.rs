@@ -4,7 +4,7 @@ use crate::device::{DeviceKind, OnDevice, with_device};
 use crate::request::with_defaults;
 use crate::{ModelSource, OpenError, Prompt, SessionError, Turn, TurnOptions, default_sampling};
 use martlet_chat::{
-    ChatModel, ChatModelError, Conversation, Detokenizer, GenerationConfig, SpecialTokens, ThinkingSplitter,
+    ChatModel, ChatModelError, Content, Conversation, Detokenizer, GenerationConfig, SpecialTokens, ThinkingSplitter,
     prompt_opens_thinking,
 };
 use martlet_device::{Device, KvScheme};
@@ -148,6 +148,7 @@ impl Session {
 
     fn render(&self, chat: &Conversation) -> Result<Prepared, SessionError> {
         let text = self.text_needed()?;
+        only_text(chat)?;
         let rendered = text.render(chat, true)?;
         let thinking = Some(prompt_opens_thinking(&rendered));
         Ok(Prepared { ids: text.tokenizer.encode(&rendered)?, thinking })
@@ -157,6 +158,18 @@ impl Session {
         let missing = || ChatModelError::NoTokenizer { origin: self.name.clone() };
         Ok(self.text.as_ref().ok_or_else(missing)?)
     }
+}
+
+/// A template would write placeholders for pictures, and the model would answer about what it never saw.
+fn only_text(chat: &Conversation) -> Result<(), SessionError> {
+    for (m, message) in chat.messages.iter().enumerate() {
+        let Some(Content::Parts(parts)) = &message.content else { continue };
+        if let Some(p) = parts.iter().position(|p| p.text().is_none()) {
+            let kind = parts[p].0.get("type").and_then(|v| v.as_str()).unwrap_or("unknown").to_string();
+            return Err(SessionError::NotText { path: format!("messages[{m}].content[{p}]"), kind });
+        }
+    }
+    Ok(())
 }
 
 /// Takes a checkpoint to a device and starts the engine there.

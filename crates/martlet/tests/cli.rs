@@ -256,6 +256,8 @@ fn refusals_name_the_numbers() {
     run(&["--ids", "1", "--threads", "0"]).fails(2, &["threads", "flag", "at least 1"]);
     run(&["--chat", "nowhere.json"]).fails(2, &["nowhere.json"]);
     run(&["--chat", "-"]).stdin(r#"{"messages": [{"role": "wizard"}]}"#).fails(2, &["messages[0].role", "wizard"]);
+    let picture = r#"[{"role": "user", "content": [{"type": "text", "text": "What?"}, {"type": "image_url"}]}]"#;
+    run(&["--chat", "-"]).stdin(picture).fails(4, &["messages[0].content[1]", "image_url", "only text"]);
     run(&["--chat", "-"]).stdin("[]").fails(4, &["no messages"]);
     let ran = run(&["--nonsense"]).ran();
     assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");

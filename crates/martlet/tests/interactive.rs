@@ -153,6 +153,16 @@ fn ctrl_c_stops_the_answer_and_keeps_the_session() {
 }
 
 #[test]
+fn ctrl_c_ends_a_single_answer_with_its_own_code() {
+    let home = tempfile::tempdir().unwrap();
+    let mut person = Person::starts(&["generate", "--ids", "1", "--ignore-eos", "--logit-bias", "13=100"], home.path());
+    person.sees(".......");
+    kill(Pid::from_raw(person.child.id() as i32), Signal::SIGINT).unwrap();
+    person.sees("| cancelled |");
+    assert_eq!(person.leaves(), 130);
+}
+
+#[test]
 fn ctrl_d_leaves() {
     let home = tempfile::tempdir().unwrap();
     let mut person = Person::starts(&["chat"], home.path());
