@@ -1,8 +1,8 @@
 //! Activations of integer-code products, quantised per row and group.
 //!
-//! For each group of 32 or 64 inputs: max = largest |x|, d = max / 127, code = x * (127 / max) rounded half to even and
-//! held within +-127, ds = d * f32(sum of the codes), rounded once. A group of zeros has d = 0. A group that holds NaN
-//! or an infinity has a d that is not finite, and so has every output that it meets.
+//! For each group of 16, 32 or 64 inputs: max = largest |x|, d = max / 127, code = x * (127 / max) rounded half to even
+//! and held within +-127, ds = d * f32(sum of the codes), rounded once. A group of zeros has d = 0. A group that holds
+//! NaN or an infinity has a d that is not finite, and so has every output that it meets.
 
 use crate::lanes::LANES;
 use crate::tiles::TILE_K;
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn codes_round_half_to_even() {
         let mut r = Random::new(3);
-        for (len, group) in [(64, 64), (80, 64), (320, 64), (32, 32), (96, 32), (16, 64)] {
+        for (len, group) in [(64, 64), (80, 64), (320, 64), (32, 32), (96, 32), (16, 64), (80, 16)] {
             check(&r.vec(len), group);
             check(&vec![0.0; len], group);
             let halves: Vec<f32> = (0..len).map(|i| if i == 0 { 127.0 } else { i as f32 - 9.5 }).collect();

@@ -18,7 +18,7 @@ const ROWS: usize = 32;
 #[derive(Default)]
 pub struct Scratch {
     /// In groups of 32 and of 64.
-    acts: [Acts; 2],
+    acts: [Acts; 3],
     /// 0, 1, 2, ...: all rows, in order.
     all: Vec<u32>,
     /// Outputs of gate and up of the experts, [pairs, 2 * width].
@@ -39,16 +39,16 @@ struct Rows<'a> {
     count: usize,
 }
 
-/// Which activations a matrix wants: an index into `Scratch::acts`, or none for plain floats.
+/// Which activations a matrix wants: an index into `Scratch::acts` (groups of 16, 32, 64), or none for plain floats.
 fn wanted(w: &Weights) -> Option<usize> {
-    matches!(w.kind, Kind::Codes(..)).then_some(usize::from(w.act_group == 64))
+    matches!(w.kind, Kind::Codes(..)).then_some(w.act_group.trailing_zeros() as usize - 4)
 }
 
 /// Quantises `rows` in every group size that one of `ws` wants.
 fn quantise<'a>(
     kernels: &KernelSet,
     pool: &Pool,
-    acts: &mut [Acts; 2],
+    acts: &mut [Acts; 3],
     rows: Rows<'_>,
     ws: impl Iterator<Item = &'a Weights> + Clone,
 ) {
@@ -56,7 +56,7 @@ fn quantise<'a>(
         if !ws.clone().any(|w| wanted(w) == Some(i)) {
             continue;
         }
-        let group = 32 << i;
+        let group = 16 << i;
         acts.shape(rows.count, rows.cols, group);
         let (tiles, groups) = (acts.tiles, acts.groups);
         let mut out: Vec<_> =
@@ -68,7 +68,7 @@ fn quantise<'a>(
 }
 
 /// The activations that `w` reads.
-fn input<'a>(w: &Weights, acts: &'a [Acts; 2], rows: Rows<'a>) -> Input<'a> {
+fn input<'a>(w: &Weights, acts: &'a [Acts; 3], rows: Rows<'a>) -> Input<'a> {
     match wanted(w) {
         Some(i) => {
             let Acts { codes, d, ds, tiles, groups } = &acts[i];

@@ -51,7 +51,7 @@ pub fn every_scheme() -> Vec<Scheme> {
     all.extend([Scheme::Mxfp4, Scheme::Mxfp8, Scheme::Nvfp4]);
     all.extend([Float::F32, Float::Bf16].map(|scale| Scheme::Fp8Block { scale }));
     for bits in [1, 2, 3, 4, 5, 6, 8] {
-        for group in [32, 64, 128] {
+        for group in [16, 32, 64, 128] {
             all.extend(floats.map(|scale| Scheme::Affine { bits, group, scale }));
         }
     }

@@ -20,6 +20,7 @@
 use crate::lanes::{LANES, widen_bf16, widen_f16};
 use crate::pool::Pool;
 use martlet_device::DeviceError;
+use martlet_io::Arena;
 use martlet_tensor::scheme::{FP8_BLOCK, fp};
 use martlet_tensor::{Float, Matrix, Row, Scheme};
 
@@ -95,25 +96,11 @@ pub struct Weights {
     pub group: usize,
     /// Inputs that share a scale of the activations: 32 or 64.
     pub act_group: usize,
-    lines: Vec<Line>,
+    bytes: Arena,
     /// Bytes of 16 outputs.
     strip: usize,
     /// A factor for each output ([`Scales::F16Factor`]; empty elsewhere).
     factors: Vec<f32>,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; LINE]);
-
-fn bytes_of(lines: &[Line]) -> &[u8] {
-    // SAFETY: a `Line` is 64 bytes without padding, and any byte may be read.
-    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LINE) }
-}
-
-fn bytes_of_mut(lines: &mut [Line]) -> &mut [u8] {
-    // SAFETY: as above; every byte pattern is a `Line`, and the borrow is unique.
-    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LINE) }
 }
 
 /// `len` copies of `value`, or the error that says there is no memory for them. Zeros come from the system as they are
@@ -132,14 +119,15 @@ impl Weights {
         let (kind, group) = layout(m.scheme(), exact);
         let strip = strip_bytes(kind, group, m.cols());
         let strips = m.rows().div_ceil(LANES);
-        let lines = strips.saturating_mul(strip / LINE);
+        let bytes = strips.saturating_mul(strip);
+        let no_memory = |_| DeviceError::Memory { device: crate::NAME, what: "weights", bytes };
         let mut w = Weights {
             rows: m.rows(),
             cols: m.cols(),
             kind,
             group,
             act_group: m.scheme().activation_group(),
-            lines: allocate("weights", lines, Line([0; LINE]))?,
+            bytes: Arena::new(bytes).map_err(no_memory)?,
             strip,
             factors: Vec::new(),
         };
@@ -149,8 +137,7 @@ impl Weights {
                 *factor = m.row(r).global;
             }
         }
-        pool.chunks(&mut w.lines, (strip / LINE).max(1), LANES * m.cols(), |i, lines| {
-            let strip = bytes_of_mut(lines);
+        pool.chunks(&mut w.bytes, strip.max(1), LANES * m.cols(), |i, strip| {
             for r in i * LANES..m.rows().min((i + 1) * LANES) {
                 pack_row(kind, group, &m.row(r), r % LANES, m.cols(), strip);
             }
@@ -165,21 +152,21 @@ impl Weights {
 
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
-        self.lines.len() * LINE + 4 * self.factors.len()
+        self.bytes.len() + 4 * self.factors.len()
     }
 
     /// All tiles of the outputs 16 i to 16 i + 15.
     #[inline(always)]
     pub fn strip(&self, i: usize) -> &[u8] {
-        &bytes_of(&self.lines)[i * self.strip..(i + 1) * self.strip]
+        &self.bytes[i * self.strip..(i + 1) * self.strip]
     }
 
     /// The same as little-endian words.
     #[inline(always)]
     pub fn words(&self, i: usize) -> &[[u32; LANES]] {
-        let lines = &self.lines[i * self.strip / LINE..(i + 1) * self.strip / LINE];
-        // SAFETY: a `Line` is 64 bytes at an address that is a multiple of 64; any bytes are 16 words.
-        unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len()) }
+        let bytes = self.strip(i);
+        // SAFETY: strips are whole lines in memory that is aligned to a page; any 64 bytes are 16 words.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / LINE) }
     }
 
     /// Factors of the same outputs; 1 where the scheme has none.

@@ -1,9 +1,11 @@
-//! What comes from the operating system: mapped files, memory, the machine's cores.
+//! What comes from the operating system: mapped files, memory and huge pages, the machine's cores.
 //!
 //! Knows bytes and offsets, never tensors.
 
+pub mod arena;
 pub mod map;
 pub mod memory;
 pub mod topology;
 
+pub use arena::Arena;
 pub use map::{Map, MapError};

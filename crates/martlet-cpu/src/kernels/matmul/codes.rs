@@ -68,8 +68,10 @@ impl<const FUSED: bool> CodeProducts for Plain<FUSED> {
     #[inline(always)]
     fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
         match (codes, p.w.group) {
+            (Codes::U4, 16) => rows::<U4, 2, FUSED>(p, scales, out),
             (Codes::U4, 32) => rows::<U4, 4, FUSED>(p, scales, out),
             (Codes::U4, _) => rows::<U4, 8, FUSED>(p, scales, out),
+            (Codes::U8, 16) => rows::<U8, 4, FUSED>(p, scales, out),
             (Codes::U8, 32) => rows::<U8, 8, FUSED>(p, scales, out),
             (Codes::U8, _) => rows::<U8, 16, FUSED>(p, scales, out),
             (Codes::E2m1, 16) => rows::<E2m1, 2, FUSED>(p, scales, out),

@@ -4,8 +4,8 @@
 //! layout: `tiles.rs`. A lane is an output, so no float is ever added across lanes.
 //! order: slices of 256 absolute K, from zero each, added to y in index order. Inside a slice:
 //!   integer codes   for each exact group G in order (the part of K that shares a scale of the weights and one of the
-//!                   activations: 64, or 32 in schemes with groups of 32, or 16 in nvfp4): I = sum of code * x code,
-//!                   exact; t = f32(I) * d; a = fma(s, t, a); affine also a = fma(b, ds, a). Affine groups of 128 are
+//!                   activations: 64, or 32 in schemes with groups of 32, or 16 in nvfp4 and affine groups of 16):
+//!                   I = sum of code * x code, exact; t = f32(I) * d; a = fma(s, t, a); affine also a = fma(b, ds, a). Affine groups of 128 are
 //!                   two groups of 64 with one scale; mxfp4 and nvfp4 count codes double and halve s. E4M3 scales of
 //!                   nvfp4 are multiplied by their f32 factor first, rounded once.
 //!   plain floats    a = fma(w, x, a) for k in order.
