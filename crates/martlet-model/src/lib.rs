@@ -21,7 +21,7 @@ mod spec;
 pub use arch::{ARCHITECTURES, read_config};
 pub use cache::{Cache, LayerCache};
 pub use error::ModelError;
-pub use experts::{ExpertProvider, Resident};
+pub use experts::{ExpertProvider, Resident, Run};
 pub use forward::Model;
 pub use mtp::{Mtp, MtpConvention};
 pub use names::{expected_tensors, ignored_tensors};
