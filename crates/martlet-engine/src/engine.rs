@@ -145,7 +145,7 @@ fn fit_context(spec: &ModelSpec, drafts: bool, options: &EngineOptions) -> Resul
         return Err(EngineError::Start(format!(
             "a context of {wanted} tokens takes {} MiB of KV cache for each of {sequences} sequences, and {} MiB are \
              free for all; the longest that fits is {}",
-            u128::from(per_token) * wanted as u128 >> 20,
+            (u128::from(per_token) * wanted as u128) >> 20,
             options.kv_bytes.unwrap_or(0) >> 20,
             fits / PAGE * PAGE,
         )));
@@ -158,9 +158,9 @@ struct Loop<D: Device> {
     runner: Runner<D>,
     inbox: Receiver<Command>,
     /// Admitted, not yet begun.
-    waiting: VecDeque<Box<Sequence>>,
+    waiting: VecDeque<Sequence>,
     /// In order of arrival.
-    running: Vec<Box<Sequence>>,
+    running: Vec<Sequence>,
     chunk: usize,
     flag: Arc<AtomicBool>,
 }
@@ -189,7 +189,7 @@ impl<D: Device> Loop<D> {
                 }
             };
             match command {
-                Some(Command::Run(sequence)) => self.waiting.push_back(sequence),
+                Some(Command::Run(sequence)) => self.waiting.push_back(*sequence),
                 Some(Command::Stop) | None => return false,
             }
         }
@@ -262,12 +262,8 @@ impl<D: Device> Loop<D> {
             inputs.push(SeqInput { seq, tokens, tentative: 0, outputs: last as usize });
         }
         self.runner.step(&mut inputs)?;
-        let prefilling = |(i, s): (usize, &Box<Sequence>)| (rows[i] > 0 && !s.waiting().decoding).then_some(());
-        for (i, sequence) in self.running.iter().enumerate() {
-            if prefilling((i, sequence)).is_some() {
-                sequence.report_prefill();
-            }
-        }
+        let stepped = self.running.iter().zip(rows).filter(|(_, rows)| **rows > 0);
+        stepped.filter(|(s, _)| !s.waiting().decoding).for_each(|(s, _)| s.report_prefill());
         let sample_rows: Vec<_> = sampled.iter().map(|i| self.running[*i].sample_row()).collect();
         let tokens = self.runner.sample(&sample_rows)?;
         drop(sample_rows);
