@@ -12,7 +12,7 @@ pub fn tq1(bytes: &[u8], b: &mut Block) {
         for digit in 0..digits {
             for &byte in &bytes[range.clone()] {
                 let left = byte.wrapping_mul([1, 3, 9, 27, 81][digit]);
-                b.codes[k] = (left as u16 * 3 >> 8) as u8;
+                b.codes[k] = ((left as u16 * 3) >> 8) as u8;
                 k += 1;
             }
         }
