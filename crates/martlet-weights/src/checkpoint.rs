@@ -3,13 +3,14 @@
 use crate::entries::{self, Entry, Piece};
 use crate::error::{Problem, WeightsError};
 use crate::folder::Folder;
+use crate::gguf::{self, Gguf};
 use crate::limits::Limits;
 use crate::mlx::Settings;
 use crate::module::{self, Module};
 use crate::names;
 use crate::report::FileSummary;
 use crate::source::{Source, SourceFile};
-use martlet_tensor::Matrix;
+use martlet_tensor::{Matrix, Scheme};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,6 +25,8 @@ pub enum Layout {
     Hf,
     /// MLX: norms stored as they multiply, convolutions [C, taps, 1].
     Mlx,
+    /// llama.cpp: norms stored as they multiply, convolutions [C, taps], `A_log` as -exp(A_log).
+    Gguf,
 }
 
 /// A checkpoint whose files are mapped and whose tensors are known by their canonical names (those of Hugging Face's
@@ -36,13 +39,22 @@ pub struct Checkpoint {
     pub(crate) modules: Vec<Module>,
     pub(crate) entries: BTreeMap<String, Entry>,
     config: Value,
+    gguf: Option<Gguf>,
     layout: Layout,
     mtp_norm_shift: bool,
 }
 
+/// How a canonical tensor is stored.
+pub(crate) struct Described {
+    pub scheme: Scheme,
+    /// In the files, scales and biases included.
+    pub bytes: u64,
+}
+
 impl Checkpoint {
     /// Opens a folder (config.json and model.safetensors, or the index and its shards; mtp.safetensors if there is
-    /// one), or a single .safetensors file with config.json beside it. Fails when files, headers and config do not
+    /// one), a single .safetensors file with config.json beside it, or a .gguf file (the first of several parts, or the
+    /// only one of a folder without safetensors files). Fails when files, headers and config do not
     /// agree; [`Checkpoint::check`] then compares the tensors with what a model needs.
     pub fn open(path: &Path) -> Result<Checkpoint, WeightsError> {
         if path.is_dir() {
@@ -52,16 +64,25 @@ impl Checkpoint {
             return Err(WeightsError::file(path.display().to_string(), "no such file or folder"));
         }
         let name = path.file_name().and_then(|n| n.to_str());
-        match name.filter(|n| n.ends_with(".safetensors")) {
+        match name.filter(|n| n.ends_with(".safetensors") || gguf::is_gguf(n)) {
             Some(name) => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
                 let folder = Folder::Disk(parent.unwrap_or(Path::new(".")).to_path_buf());
                 Checkpoint::load(folder, Some(name))
             }
             None => {
-                let text = "is no checkpoint: a folder or a .safetensors file is expected";
+                let text = "is no checkpoint: a folder or a .safetensors or .gguf file is expected";
                 Err(WeightsError::file(path.display().to_string(), text))
             }
+        }
+    }
+
+    /// Whether [`Checkpoint::open`] would take a GGUF file: `path` is one, or a folder with one and no safetensors files.
+    /// Fails where a folder holds several.
+    pub fn is_gguf(path: &Path) -> Result<bool, WeightsError> {
+        match path.is_dir() {
+            true => Ok(gguf::find(&Folder::Disk(path.to_path_buf()))?.is_some()),
+            false => Ok(path.file_name().and_then(|n| n.to_str()).is_some_and(gguf::is_gguf)),
         }
     }
 
@@ -72,6 +93,13 @@ impl Checkpoint {
 
     fn load(folder: Folder, only: Option<&str>) -> Result<Checkpoint, WeightsError> {
         let limits = Limits::default();
+        let gguf = match only {
+            Some(name) => gguf::is_gguf(name).then(|| name.to_string()),
+            None => gguf::find(&folder)?,
+        };
+        if let Some(name) = gguf {
+            return Checkpoint::load_gguf(folder, &name, &limits);
+        }
         let label = folder.label(CONFIG_FILE);
         let Some(text) = folder.read(CONFIG_FILE, limits.json_bytes)? else {
             return Err(WeightsError::file(label, "is missing"));
@@ -91,10 +119,28 @@ impl Checkpoint {
             }
         })?;
         let entries = entries::entries(&source, &modules, &config)?;
-        Ok(Checkpoint { folder, source, modules, entries, config, layout, mtp_norm_shift: layout == Layout::Hf })
+        let mtp_norm_shift = layout == Layout::Hf;
+        Ok(Checkpoint { folder, source, modules, entries, config, gguf: None, layout, mtp_norm_shift })
     }
 
-    /// config.json.
+    fn load_gguf(folder: Folder, name: &str, limits: &Limits) -> Result<Checkpoint, WeightsError> {
+        let files = gguf::Files::open(&folder, name, limits)?;
+        let config = gguf::config(&files.metadata, &files.source);
+        let config = config.map_err(|what| WeightsError::file(folder.label(name), what))?;
+        let (modules, tiled_heads, problems) = gguf::modules(&files, &config);
+        if !problems.is_empty() {
+            return Err(WeightsError::Tensors(problems));
+        }
+        let mut entries = entries::entries(&files.source, &modules, &config)?;
+        if let Some(heads) = tiled_heads {
+            gguf::group_rows(&mut entries, &heads);
+        }
+        let gguf = Some(Gguf { metadata: files.metadata });
+        let source = files.source;
+        Ok(Checkpoint { folder, source, modules, entries, config, gguf, layout: Layout::Gguf, mtp_norm_shift: false })
+    }
+
+    /// config.json; of a GGUF file, what its metadata say in that form.
     pub fn config(&self) -> &Value {
         &self.config
     }
@@ -108,8 +154,17 @@ impl Checkpoint {
         self.source.files.iter().map(|f| f.bytes.get().len() as u64).sum()
     }
 
-    /// A file beside the weights (tokenizer.json, generation_config.json, ...), or `None` when there is none.
+    /// A file beside the weights (tokenizer.json, generation_config.json, ...), or `None` when there is none. Of a GGUF
+    /// file, one made from its metadata.
     pub fn text_file(&self, name: &str) -> Result<Option<Vec<u8>>, WeightsError> {
+        if let Some(gguf) = &self.gguf {
+            if name == CONFIG_FILE {
+                return Ok(Some(self.config.to_string().into_bytes()));
+            }
+            let file = self.source.files.first().map_or("", |f| &f.name);
+            return gguf::text_file(&gguf.metadata, name)
+                .map_err(|what| WeightsError::file(self.folder.label(file), what));
+        }
         self.folder.read(name, Limits::default().text_bytes)
     }
 
@@ -193,6 +248,22 @@ impl Checkpoint {
         }
     }
 
+    /// Scheme, columns and stored bytes of a canonical tensor, without rewriting what is rewritten when it is used.
+    pub(crate) fn describe(&self, name: &str) -> Result<Described, WeightsError> {
+        let entry = self.entry(name)?;
+        let mut modules = entry.pieces.iter().map(|p| &self.modules[p.module]);
+        let first = modules.clone().find(|m| m.repack.is_some());
+        let Some((first, scheme)) = first.and_then(|m| Some((m, m.scheme?))) else {
+            let matrix = self.stored(name)?;
+            return Ok(Described { scheme: matrix.scheme(), bytes: matrix.bytes() as u64 });
+        };
+        let cols = |m: &Module| module::rows_cols(&m.shape).1;
+        match modules.find(|m| m.scheme != Some(scheme) || cols(m) != cols(first)) {
+            Some(_) => Err(self.problem(name, "is made of tensors of different types or widths").into()),
+            None => Ok(Described { scheme, bytes: self.stored_bytes(name) }),
+        }
+    }
+
     fn entry(&self, name: &str) -> Result<&Entry, WeightsError> {
         self.entries.get(name).ok_or_else(|| self.missing(name).into())
     }
@@ -227,10 +298,12 @@ impl Checkpoint {
         self.source.files.iter().enumerate().map(summary).collect()
     }
 
-    /// Safetensors files beside those of the checkpoint.
+    /// Weight files beside those of the checkpoint.
     pub(crate) fn unread_files(&self) -> Result<Vec<String>, WeightsError> {
         let mut names = self.folder.names()?;
-        names.retain(|n| n.ends_with(".safetensors") && self.source.files.iter().all(|f| f.name != *n));
+        names.retain(|n| {
+            (n.ends_with(".safetensors") || gguf::is_gguf(n)) && self.source.files.iter().all(|f| f.name != *n)
+        });
         Ok(names)
     }
 

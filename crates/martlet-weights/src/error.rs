@@ -1,5 +1,6 @@
 //! What can be wrong with a checkpoint.
 
+use crate::gguf::GgufError;
 use crate::index::IndexError;
 use crate::safetensors::SafetensorsError;
 use martlet_io::MapError;
@@ -17,6 +18,8 @@ pub enum WeightsError {
     Safetensors { file: String, source: SafetensorsError },
     #[error("{file}: {source}")]
     Index { file: String, source: IndexError },
+    #[error("{file}: {source}")]
+    Gguf { file: String, source: GgufError },
     /// Tensors that are missing, unknown, misshapen or hold no numbers.
     #[error("{}", Listed(.0))]
     Tensors(Vec<Problem>),

@@ -1,4 +1,4 @@
-//! Checkpoints in: safetensors files in the Hugging Face and MLX layouts, under canonical names.
+//! Checkpoints in: safetensors files in the Hugging Face and MLX layouts, and GGUF files, under canonical names.
 //!
 //! ```no_run
 //! use martlet_weights::Checkpoint;
@@ -12,6 +12,7 @@ mod checkpoint;
 mod entries;
 mod error;
 mod folder;
+pub mod gguf;
 pub mod index;
 mod limits;
 mod mlx;

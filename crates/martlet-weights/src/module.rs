@@ -1,6 +1,7 @@
 //! Modules: a weight tensor with the scales and biases that belong to it, and the scheme they make.
 
 use crate::error::Problem;
+use crate::gguf::Repack;
 use crate::mlx::{Packed, Settings};
 use crate::names::{input_width, strip_prefix};
 use crate::source::Source;
@@ -25,6 +26,8 @@ pub(crate) struct Module {
     pub scheme: Option<Scheme>,
     /// In weights, not in packed words.
     pub shape: Vec<usize>,
+    /// Rewritten when first used (GGUF), and then of `scheme`.
+    pub repack: Option<Repack>,
 }
 
 /// Rows and columns of a tensor as a matrix: a stack [E, out, in] has E * out rows, a kernel of more dimensions one
@@ -68,6 +71,7 @@ pub(crate) fn modules(source: &Source, settings: &Settings, config: &Value) -> (
             biases: get(".biases"),
             global: get(".global_scale"),
             scheme: None,
+            repack: None,
             shape: source.tensors[weight].shape.clone(),
         };
         match resolve(&mut module, source, settings, config, fp8.is_some()) {
@@ -190,12 +194,19 @@ fn fp8_blocks(m: &mut Module, source: &Source) -> Result<(), String> {
 
 impl Module {
     /// The stored matrix; a vector is one row. Fails when the elements are not weights.
-    pub fn matrix<'a>(&self, source: &'a Source) -> Result<Matrix<'a>, Problem> {
+    pub fn matrix<'a>(&'a self, source: &'a Source) -> Result<Matrix<'a>, Problem> {
         let weight = &source.tensors[self.weight];
         let Some(scheme) = self.scheme else {
             return Err(source.problem(weight, format!("holds {:?}, not weights", weight.dtype)));
         };
         let (rows, cols) = rows_cols(&self.shape);
+        let misfit = |e: martlet_tensor::ShapeError| source.problem(weight, e.to_string());
+        if let Some(repack) = &self.repack {
+            let planes = repack.planes(source.bytes(self.weight), rows, cols);
+            let planes = planes.map_err(|what| source.problem(weight, what))?;
+            let part = Part::new(rows, &planes.codes, &planes.scales, &planes.biases);
+            return Matrix::new(scheme, cols, vec![part]).map_err(misfit);
+        }
         let bytes = |t: Option<usize>| t.map_or(&[][..], |t| source.bytes(t));
         let (codes, scales, biases) = (source.bytes(self.weight), bytes(self.scales), bytes(self.biases));
         let global = bytes(self.global);
@@ -210,7 +221,7 @@ impl Module {
             }
             part
         });
-        Matrix::new(scheme, cols, parts.collect()).map_err(|e| source.problem(weight, e.to_string()))
+        Matrix::new(scheme, cols, parts.collect()).map_err(misfit)
     }
 
     /// All stored tensors of the module.

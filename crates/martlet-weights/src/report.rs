@@ -1,7 +1,8 @@
 //! What a checkpoint holds against what a model needs: every tensor is used, or ignored with a reason, or an error.
 
-use crate::checkpoint::{Checkpoint, Layout};
+use crate::checkpoint::{Checkpoint, Described, Layout};
 use crate::error::{Problem, WeightsError};
+use crate::module::rows_cols;
 use crate::values;
 use martlet_tensor::Scheme;
 use serde::Serialize;
@@ -65,7 +66,7 @@ pub struct Report {
     /// What is stored how, largest first.
     pub schemes: Vec<SchemeSummary>,
     pub ignored: Vec<Ignored>,
-    /// Safetensors files in the folder that are no part of the checkpoint.
+    /// Weight files in the folder that are no part of the checkpoint.
     pub unread_files: Vec<String>,
 }
 
@@ -132,8 +133,8 @@ impl Checkpoint {
             let text = format!("has shape {shape:?}, expected {:?} by config.json", expected.shape);
             return Some(self.problem(&expected.name, text));
         }
-        let scheme = match self.stored(&expected.name) {
-            Ok(matrix) => matrix.scheme(),
+        let scheme = match self.describe(&expected.name) {
+            Ok(described) => described.scheme,
             Err(WeightsError::Tensors(problems)) => return problems.into_iter().next(),
             Err(other) => return Some(self.problem(&expected.name, other.to_string())),
         };
@@ -160,9 +161,9 @@ impl Checkpoint {
         };
         let mut schemes: BTreeMap<String, SchemeSummary> = BTreeMap::new();
         for e in expected {
-            let matrix = self.stored(&e.name)?;
-            let (rows, bytes) = (matrix.rows() as u64, matrix.bytes() as u64);
-            let weights = rows * matrix.cols() as u64;
+            let (Described { scheme, bytes }, shape) = (self.describe(&e.name)?, self.shape(&e.name).unwrap_or(&[]));
+            let (rows, cols) = rows_cols(shape);
+            let (rows, weights) = (rows as u64, rows as u64 * cols as u64);
             report.parameters += weights;
             report.bytes += bytes;
             let share = |n: u64| match e.read {
@@ -176,7 +177,7 @@ impl Checkpoint {
             if e.read == Read::Draft {
                 report.draft_parameters += weights;
             }
-            let name = matrix.scheme().to_string();
+            let name = scheme.to_string();
             let summary =
                 schemes.entry(name.clone()).or_insert(SchemeSummary { scheme: name, tensors: 0, weights: 0, bytes: 0 });
             summary.tensors += 1;

@@ -117,7 +117,7 @@ impl Source {
         Ok(())
     }
 
-    fn refuse_duplicates(&self) -> Result<(), WeightsError> {
+    pub(crate) fn refuse_duplicates(&self) -> Result<(), WeightsError> {
         let mut seen = BTreeMap::new();
         for t in &self.tensors {
             if let Some(other) = seen.insert(t.name.as_str(), t.file) {

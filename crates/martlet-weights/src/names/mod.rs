@@ -1,6 +1,7 @@
 //! From the names of each source format to the canonical ones: those of Hugging Face's Qwen3.5 without the prefix
 //! before `embed_tokens`, `layers`, `norm` and `visual`. One table for each format.
 
+pub(crate) mod gguf;
 mod hf;
 pub(crate) mod mlx;
 pub(crate) mod next;

@@ -1,7 +1,7 @@
 //! What is written where, known in full before the first byte: names, shapes, schemes, files.
 
 use super::{Options, WeightsError};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Layout};
 use crate::names::{self, mlx, next::Heads};
 use martlet_tensor::{Dtype, Float, Scheme};
 use serde_json::{Map, Value, json};
@@ -90,6 +90,10 @@ impl Item {
 impl Plan {
     pub fn new(src: &Checkpoint, options: Options, shard_bytes: u64) -> Result<Plan, WeightsError> {
         options.scheme(Float::Bf16)?;
+        if src.layout() == Layout::Gguf {
+            let text = "is a GGUF file: quantise from the safetensors files of the model";
+            return Err(WeightsError::file(src.folder().label(""), text));
+        }
         let mut planner = Planner {
             src,
             options,

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Checkpoint folder or .safetensors file [default: the model of the settings]
+    /// Checkpoint folder, .safetensors or .gguf file [default: the model of the settings]
     #[arg(value_name = "MODEL")]
     pub path: Option<String>,
     /// Print a JSON object
@@ -182,6 +182,7 @@ impl<'a> Inspection<'a> {
         let layout = match self.weights.layout {
             Layout::Hf => "Hugging Face",
             Layout::Mlx => "MLX",
+            Layout::Gguf => "GGUF",
         };
         lines.add("architecture", format!("{}, in the layout of {layout}", a.model_type));
         let layers =
