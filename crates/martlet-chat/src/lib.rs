@@ -21,7 +21,7 @@ pub mod tokenizer;
 pub use conversation::{Arguments, Content, Conversation, ConversationError, Message, Part, Role, ToolCall};
 pub use detokenize::{Detokenizer, SpecialTokens};
 pub use generation::GenerationDefaults;
-pub use model::{ChatModel, ChatModelError, GenerationConfig, TextFiles};
+pub use model::{ChatModel, ChatModelError, GenerationConfig, TEXT_FILES, TextFiles};
 pub use parser::thinking::{Event, ThinkingSplitter, prompt_opens_thinking};
 pub use template::{ChatTemplate, TemplateError, TemplateLimits};
 pub use tokenizer::{Tokenizer, TokenizerError};

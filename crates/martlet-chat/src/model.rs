@@ -81,6 +81,15 @@ impl TextFiles {
         TextFiles { origin: origin.into(), files: known.map(|(n, bytes)| (n, Cow::Borrowed(bytes))).collect() }
     }
 
+    /// As [`TextFiles::from_embedded`], of files that were made or read elsewhere.
+    pub fn from_owned(
+        origin: impl Into<String>,
+        files: impl IntoIterator<Item = (&'static str, Vec<u8>)>,
+    ) -> TextFiles {
+        let known = files.into_iter().filter(|(name, _)| TEXT_FILES.contains(name));
+        TextFiles { origin: origin.into(), files: known.map(|(n, bytes)| (n, Cow::Owned(bytes))).collect() }
+    }
+
     /// The bytes of a file, if there is one.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.files.get(name).map(AsRef::as_ref)

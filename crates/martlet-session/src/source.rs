@@ -1,7 +1,7 @@
 //! Where a model comes from.
 
 use crate::{OpenError, SessionError};
-use martlet_chat::{ChatModel, TextFiles};
+use martlet_chat::{ChatModel, TEXT_FILES, TextFiles};
 use martlet_device::reference::Reference;
 use martlet_model::{Model, ModelSpec};
 use martlet_weights::{Checkpoint, Report};
@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 /// A model, not yet opened.
 #[derive(Clone, Debug)]
 pub enum ModelSource {
-    /// A checkpoint folder, or a single .safetensors file with config.json (and tokenizer files) beside it.
+    /// A checkpoint folder, a single .safetensors file with config.json (and tokenizer files) beside it, or a GGUF file
+    /// (the first of its parts), which has all in it.
     Path(PathBuf),
     /// Files that are part of the program.
     Embedded(EmbeddedModel),
@@ -70,9 +71,19 @@ impl ModelSource {
     pub(crate) fn text_files(&self) -> Result<TextFiles, OpenError> {
         Ok(match self {
             ModelSource::Embedded(model) => TextFiles::from_embedded(model.name, model.files.iter().copied()),
+            ModelSource::Path(path) if Checkpoint::is_gguf(path)? => self.made_files()?,
             ModelSource::Path(path) if path.is_dir() => TextFiles::from_folder(path)?,
             ModelSource::Path(path) => TextFiles::from_folder(folder_of(path))?,
         })
+    }
+
+    /// The same, made from the metadata of a GGUF file.
+    fn made_files(&self) -> Result<TextFiles, OpenError> {
+        let (checkpoint, mut files) = (self.checkpoint()?, Vec::new());
+        for name in TEXT_FILES {
+            files.extend(checkpoint.text_file(name)?.map(|bytes| (name, bytes)));
+        }
+        Ok(TextFiles::from_owned(self.name(), files))
     }
 }
 

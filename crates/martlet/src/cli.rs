@@ -49,7 +49,7 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub struct GlobalArgs {
-    /// Checkpoint folder or .safetensors file; "fledgling" is the tiny model inside martlet
+    /// Checkpoint folder, .safetensors or .gguf file; "fledgling" is the tiny model inside martlet
     #[arg(short, long, global = true, value_name = "MODEL")]
     pub model: Option<String>,
     /// What computes

@@ -10,7 +10,7 @@ use std::str::FromStr;
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
 pub const SETTINGS: [(&str, &str, &str); 18] = [
-    ("model", "fledgling", "checkpoint folder or .safetensors file, or fledgling (built in)"),
+    ("model", "fledgling", "checkpoint folder, .safetensors or .gguf file, or fledgling (built in)"),
     ("device", "auto", "auto, reference or cpu"),
     ("threads", "one for each physical core", "threads that compute"),
     ("context", "the model's own, as far as memory goes", "tokens of prompt and answer together"),
