@@ -110,6 +110,7 @@ pub(super) fn experts_forward<D: Device, R: Device>(s: &mut Suite<'_, D, R>) {
         (Scheme::Dense(bf16), 96, 40, 1),
         (Scheme::Affine { bits: 4, group: 64, scale: bf16 }, 256, 64, 2),
         (Scheme::Affine { bits: 4, group: 32, scale: Float::F16 }, 96, 32, 17),
+        (Scheme::Affine { bits: 6, group: 16, scale: Float::F32 }, 96, 64, 9),
         (Scheme::Affine { bits: 3, group: 64, scale: bf16 }, 320, 192, 5),
         (Scheme::Affine { bits: 8, group: 64, scale: bf16 }, 64, 320, 65),
         (Scheme::Mxfp4, 288, 96, 33),

@@ -72,7 +72,7 @@ pub(super) fn activations(rows: usize, inputs: usize, behind: usize, kind: Input
         for (g, group) in row.chunks_mut(64).enumerate() {
             if kind == Inputs::Steps {
                 group.iter_mut().for_each(|x| *x = (*x * 40.0).round().clamp(-127.0, 127.0));
-                group.chunks_mut(32).for_each(|half| half[0] = 127.0);
+                group.chunks_mut(16).for_each(|part| part[0] = 127.0);
             }
             // Groups of unlike size, a group of zeros, a row of zeros.
             let size = match (g % 7, r % 6) {

@@ -11,7 +11,7 @@ pub fn schemes() -> Vec<Scheme> {
     for scale in floats {
         all.extend([Scheme::Dense(scale), Scheme::Fp8Block { scale }]);
         for bits in [1, 2, 3, 4, 5, 6, 8] {
-            all.extend([32, 64, 128].map(|group| Scheme::Affine { bits, group, scale }));
+            all.extend([16, 32, 64, 128].map(|group| Scheme::Affine { bits, group, scale }));
         }
     }
     all

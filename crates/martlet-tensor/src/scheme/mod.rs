@@ -96,10 +96,11 @@ impl Scheme {
         }
     }
 
-    /// The group that shares a scale, as the activations' quantisation follows it: 32 for schemes with groups of 32,
-    /// else 64.
+    /// The group that shares a scale, as the activations' quantisation follows it: 32 for schemes with groups of 32, 16
+    /// for affine ones with groups of 16 (a bias multiplies the sum of its group's activations), else 64.
     pub fn activation_group(self) -> usize {
         match self {
+            Scheme::Affine { group: 16, .. } => 16,
             Scheme::Affine { group: 32, .. } | Scheme::Mxfp4 | Scheme::Mxfp8 => 32,
             _ => 64,
         }
