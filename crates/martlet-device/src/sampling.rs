@@ -13,8 +13,8 @@
 //!    sampling gives it, and the text for a seed does not depend on batches, drafts or caches.
 //!
 //! Odd rows: a NaN is impossible like minus infinity, plus infinity counts as the largest float. Where no token is
-//! possible at all (a mask of zeros, a row of NaN), the result is the lowest token that the mask allows, else token 0:
-//! callers see to it that a mask allows something.
+//! possible at all (a mask of zeros, a bias against all, a row of NaN), the result says so, and names the lowest token
+//! that the mask allows, else token 0.
 //!
 //! Arithmetic: penalties in f32 as written above. With m the largest logit left, tokens are weighed by
 //! d = (logit - m) / temperature in f32, which never overflows; their probabilities are in proportion to exp(d), summed
@@ -67,6 +67,8 @@ pub struct SampleRow<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
     pub token: u32,
+    /// No token was possible: `token` is none that anyone should read.
+    pub impossible: bool,
     /// Natural log of the model's own probability of `token`, when log-probabilities were asked for. Minus infinity for
     /// a token that only a bias or a mask has made possible.
     pub logprob: Option<f32>,
@@ -85,12 +87,13 @@ struct Candidate {
 /// Samples one row.
 pub fn sample(logits: &[f32], row: &SampleRow<'_>) -> Sampled {
     let adjusted = adjust(logits, row);
-    let token = match best(&adjusted) {
+    let best = best(&adjusted);
+    let token = match best {
         None => lowest_allowed(row.mask, logits.len()),
         Some(best) if row.params.temperature > 0.0 => draw(&adjusted, best, row),
         Some(best) => best.token,
     };
-    let mut sampled = Sampled { token, ..Sampled::default() };
+    let mut sampled = Sampled { token, impossible: best.is_none(), ..Sampled::default() };
     if let Some(n) = row.logprobs {
         (sampled.logprob, sampled.top) = report(logits, token, n);
     }

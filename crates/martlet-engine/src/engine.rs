@@ -272,7 +272,7 @@ impl<D: Device> Loop<D> {
             ends[i] = self.running[i].take(token);
         }
         let mut ends = ends.into_iter();
-        self.retire(|_| ends.next().flatten().map(Ok));
+        self.retire(|_| ends.next().flatten());
         Ok(())
     }
 }

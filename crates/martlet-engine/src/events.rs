@@ -81,6 +81,11 @@ pub enum EngineError {
     Start(String),
     #[error("the step failed: {0}")]
     Step(String),
+    #[error(
+        "no token is possible at position {position}: logit_bias forbids all that the model knows, or its logits are not \
+         numbers, as those of damaged weights are"
+    )]
+    Impossible { position: usize },
     #[error("the engine has stopped")]
     Stopped,
 }

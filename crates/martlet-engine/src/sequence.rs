@@ -1,7 +1,7 @@
 //! One request on its way: tokens, counts, and where its events go.
 
 use crate::admit::Request;
-use crate::events::{Event, Finish, Timings, TokenEvent};
+use crate::events::{EngineError, Event, Finish, Timings, TokenEvent};
 use crate::runner::SeqState;
 use crate::schedule::Waiting;
 use martlet_device::sampling::{SampleParams, SampleRow, Sampled};
@@ -118,26 +118,30 @@ impl Sequence {
     }
 
     /// Takes a sampled token; says whether and why the answer ends.
-    pub fn take(&mut self, sampled: Sampled) -> Option<Finish> {
+    pub fn take(&mut self, sampled: Sampled) -> Option<Result<Finish, EngineError>> {
+        let Sampled { token, logprob, top, impossible } = sampled;
+        if impossible {
+            let position = self.tokens.len();
+            return Some(Err(EngineError::Impossible { position }));
+        }
         self.first_token.get_or_insert_with(Instant::now);
         self.generated += 1;
-        let Sampled { token, logprob, top } = sampled;
         if self.request.stop.contains(&token) {
             let _ = self.events.send(Event::End(TokenEvent { id: token, logprob, top }));
-            return Some(Finish::Stop(token));
+            return Some(Ok(Finish::Stop(token)));
         }
         self.tokens.push(token);
         self.seen.add(token, false);
         let gone = self.events.send(Event::Token(TokenEvent { id: token, logprob, top })).is_err();
         match (gone, self.tokens.len() >= self.limit) {
-            (true, _) => Some(Finish::Cancelled),
-            (_, true) => Some(Finish::Length),
+            (true, _) => Some(Ok(Finish::Cancelled)),
+            (_, true) => Some(Ok(Finish::Length)),
             _ => None,
         }
     }
 
     /// The last event.
-    pub fn finish(&self, event: Result<Finish, crate::EngineError>) {
+    pub fn finish(&self, event: Result<Finish, EngineError>) {
         let _ = self.events.send(match event {
             Ok(reason) => Event::Finished { reason, timings: self.timings() },
             Err(e) => Event::Failed(e),

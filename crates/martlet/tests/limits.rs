@@ -87,3 +87,19 @@ fn the_answer_does_not_need_a_reader_of_standard_error() {
     assert!(output.status.success());
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "Hello! How can I help you today?\n");
 }
+
+#[test]
+fn an_answer_without_any_possible_token_is_an_error() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/dense");
+    let bans: Vec<String> = (0..384).map(|id| format!("--logit-bias={id}=-inf")).collect();
+    let generate = |bans: &[String]| {
+        let mut command = martlet(&["generate", "--ids", "1,2,3", "-n", "2", "--ignore-eos", "--json", "-m"]);
+        command.arg(&model).args(bans);
+        ends(command)
+    };
+    let (code, out, err) = generate(&bans[1..]);
+    assert!(code == 0 && out.contains("\"token_ids\":[0,0]"), "{code} {out} {err}");
+    let (code, out, err) = generate(&bans);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("no token is possible at position 3"), "{err}");
+}

@@ -231,7 +231,7 @@ fn greedy_takes_the_lower_of_equals_and_never_a_nan() {
 }
 
 #[test]
-fn rows_without_any_possible_token_give_the_lowest_allowed() {
+fn rows_without_any_possible_token_say_so_and_give_the_lowest_allowed() {
     for params in [NEUTRAL, SampleParams { temperature: 0.0, ..NEUTRAL }] {
         let with = |logits: &[f32], mask| {
             let row = SampleRow { mask, logprobs: Some(2), ..row(&params) };
@@ -239,6 +239,7 @@ fn rows_without_any_possible_token_give_the_lowest_allowed() {
         };
         let nan = with(&[f32::NAN; 40], None);
         assert_eq!((nan.token, nan.logprob, nan.top.len()), (0, Some(f32::NEG_INFINITY), 0));
+        assert!(nan.impossible && with(&[1.0; 40], Some(&[])).impossible && !with(&[1.0; 40], None).impossible);
         assert_eq!(with(&[f32::NEG_INFINITY; 40], Some(&[0, 16])).token, 36);
         assert_eq!(with(&[1.0; 40], Some(&[0, 0])).token, 0);
         assert_eq!(with(&[1.0; 40], Some(&[])).token, 0);
