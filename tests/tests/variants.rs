@@ -159,6 +159,8 @@ fn configs_that_would_change_the_maths_are_refused_by_name() {
     refused("dense", "num_key_value_heads", json!(4), "does not divide num_attention_heads = 6");
     refused("dense", "hidden_size", json!(-5), "hidden_size is -5");
     refused("dense", "vocab_size", json!(null), "vocab_size is missing");
+    refused("dense", "rms_norm_eps", json!(-1e-6), "rms_norm_eps is -0.000001, expected a number above 0");
+    refused("next-moe", "rope_theta", json!(0), "rope_theta is 0, expected a number above 0");
 
     let error = read_config(&json!({"model_type": "qwen4_exp"})).unwrap_err();
     assert!(matches!(&error, ModelError::ModelType { found, .. } if found == "qwen4_exp"), "{error}");

@@ -50,6 +50,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A number above 0 that f32 can hold.
+    pub fn positive(&self, key: &'static str, default: Option<f64>) -> Result<f64, ModelError> {
+        match self.number(key, default)? {
+            x if x > 0.0 && x <= f64::from(f32::MAX) => Ok(x),
+            x => Err(self.error(key, format!("is {x}, expected a number above 0"))),
+        }
+    }
+
     pub fn flag(&self, key: &'static str, default: bool) -> Result<bool, ModelError> {
         match self.get(key) {
             None => Ok(default),

@@ -95,7 +95,7 @@ pub fn build(
         model_type,
         vocabulary: fields.count("vocab_size", None)?,
         hidden,
-        eps: fields.number("rms_norm_eps", Some(1e-6))? as f32,
+        eps: fields.positive("rms_norm_eps", Some(1e-6))? as f32,
         tied,
         layers: layers.into_iter().enumerate().map(|(i, mixer)| LayerSpec { mixer, mlp: mlp(i) }).collect(),
         rope: rope(&fields, attention.dim)?,
@@ -167,7 +167,7 @@ fn mixers(fields: &Fields<'_>, full: AttentionSpec, linear: DeltaSpec) -> Result
 /// `rope_parameters` (3.5 and later), or the flat `rope_theta` and `rope_scaling` (Next).
 fn rope(fields: &Fields<'_>, dim: usize) -> Result<RopeSpec, ModelError> {
     let flat_factor = fields.number("partial_rotary_factor", Some(0.25))?;
-    let flat_theta = fields.number("rope_theta", Some(10_000.0))?;
+    let flat_theta = fields.positive("rope_theta", Some(10_000.0))?;
     let scaling = fields.get("rope_scaling");
     let Some(parameters) = fields.get("rope_parameters").or(scaling) else {
         return Ok(RopeSpec::new(rotary_width(fields, dim, flat_factor)?, flat_theta, None));
@@ -175,7 +175,7 @@ fn rope(fields: &Fields<'_>, dim: usize) -> Result<RopeSpec, ModelError> {
     let inner = Fields::new(parameters, "rope_parameters.")?;
     inner.only("rope_type", &json!("default"))?;
     inner.only("type", &json!("default"))?;
-    let theta = inner.number("rope_theta", Some(flat_theta))?;
+    let theta = inner.positive("rope_theta", Some(flat_theta))?;
     let factor = inner.number("partial_rotary_factor", Some(flat_factor))?;
     let width = rotary_width(fields, dim, factor)?;
     let mut sections = None;
