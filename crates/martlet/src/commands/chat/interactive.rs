@@ -13,7 +13,8 @@ use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Context, Editor, Helper};
+use rustyline::{Behavior, Config, Context, Editor, Helper};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
 /// A conversation that goes on.
@@ -28,7 +29,10 @@ struct Chat<'a> {
 pub fn run(app: &App, options: &TurnOptions) -> anyhow::Result<()> {
     let session = app.open()?;
     let mut chat = Chat { app, conversation: app.conversation(), options: options.clone(), session };
-    let mut editor = Editor::<LineHelper, FileHistory>::new()?;
+    // Where the answers go to a file, the prompt still belongs on the terminal.
+    let behavior = if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+    let config = Config::builder().behavior(behavior).build();
+    let mut editor = Editor::<LineHelper, FileHistory>::with_config(config)?;
     editor.set_helper(Some(LineHelper));
     let history = paths::history_file();
     if let Some(path) = &history {
