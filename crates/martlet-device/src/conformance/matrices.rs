@@ -11,7 +11,9 @@ pub fn schemes() -> Vec<Scheme> {
     for scale in floats {
         all.extend([Scheme::Dense(scale), Scheme::Fp8Block { scale }]);
         for bits in [1, 2, 3, 4, 5, 6, 8] {
-            all.extend([16, 32, 64, 128].map(|group| Scheme::Affine { bits, group, scale }));
+            // A row may be one group, and is whole words of 32 bits.
+            let groups = [16, 32, 64, 128].into_iter().filter(|group| (group * u16::from(bits)).is_multiple_of(32));
+            all.extend(groups.map(|group| Scheme::Affine { bits, group, scale }));
         }
     }
     all
