@@ -91,11 +91,10 @@ impl Metadata {
     }
 
     pub fn list(&self, key: &str) -> Result<Option<&[Value]>, String> {
-        let list = |v| match v {
-            &Value::List(ref list) => Some(list.as_slice()),
+        self.typed(key, "an array", |v| match v {
+            Value::List(list) => Some(list.as_slice()),
             _ => None,
-        };
-        self.typed(key, "an array", list)
+        })
     }
 
     /// An array of whole numbers.
