@@ -12,11 +12,13 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+    /// The same with AMX int8, which the system must permit.
+    Amx,
 }
 
 impl Isa {
     /// Slowest first.
-    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Amx];
 
     /// Whether this machine, under this operating system, can run it.
     pub fn available(self) -> bool {
@@ -26,8 +28,10 @@ impl Isa {
             Isa::Avx2 => has_avx2(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => has_avx2() && has_avx512(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => has_avx2() && has_avx512() && has_amx(),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => false,
+            Isa::Avx2 | Isa::Avx512 | Isa::Amx => false,
         }
     }
 
@@ -52,19 +56,29 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512vnni")
 }
 
+/// Asks the system too.
+#[cfg(target_arch = "x86_64")]
+fn has_amx() -> bool {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    // AMX-TILE and AMX-INT8.
+    let bits = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).edx } else { 0 };
+    bits >> 24 & 3 == 3 && crate::kernels::matmul::amx::permitted()
+}
+
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Isa::Portable => "portable",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
         })
     }
 }
 
 /// A name that is no instruction set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no instruction set is called {0:?}; there are portable, avx2 and avx512")]
+#[error("no instruction set is called {0:?}; there are portable, avx2, avx512 and amx")]
 pub struct UnknownIsa(String);
 
 impl FromStr for Isa {

@@ -27,6 +27,8 @@ macro_rules! kernels {
                     Isa::Avx2 if isa.available() => KernelSet { isa, $($name: avx2::$name),* },
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 if isa.available() => KernelSet { isa, $($name: avx512::$name),* },
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Amx if isa.available() => KernelSet { isa, matmul: amx::matmul, ..KernelSet::new(Isa::Avx512) },
                     _ => KernelSet { isa: Isa::Portable, $($name: portable::$name),* },
                 }
             }
@@ -111,4 +113,19 @@ kernels! {
     gdn_fold = gdn::fold, (state: &mut [f32], rows: gdn::Pending<'_>);
     /// One row's choice of experts: (logits, scratch, renormalise, experts, weights).
     route = route::route, (x: &[f32], scratch: &mut route::Scratch, renormalise: bool, experts: &mut [u32], weights: &mut [f32]);
+}
+
+/// AMX has tiles for the products; all else is AVX-512.
+#[cfg(target_arch = "x86_64")]
+mod amx {
+    use super::*;
+
+    pub fn matmul(p: &matmul::Product<'_>, out: &mut [Lanes]) {
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+        fn compiled(p: &matmul::Product<'_>, out: &mut [Lanes]) {
+            matmul::matmul::<matmul::amx::Amx>(p, out)
+        }
+        // SAFETY: reachable only through a `KernelSet` for AMX, which exists only where the features do.
+        unsafe { compiled(p, out) }
+    }
 }

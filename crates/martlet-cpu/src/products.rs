@@ -12,7 +12,7 @@ use martlet_tensor::Matrix;
 use std::ops::Range;
 
 /// Rows whose outputs a thread keeps before it writes them out.
-const ROWS: usize = 32;
+pub const ROWS: usize = 128;
 
 /// Rows of activations, as they are and quantised; kept from call to call.
 #[derive(Default)]
@@ -80,8 +80,24 @@ fn input<'a>(w: &Weights, acts: &'a [Acts; 3], rows: Rows<'a>) -> Input<'a> {
 
 /// One strip of outputs of the rows `from`, written to the rows `to` of the table, whose columns hold the strip alone.
 fn strip(kernels: &KernelSet, w: &Weights, strip: usize, x: Input<'_>, from: &[u32], to: &[u32], y: &mut Columns<'_>) {
-    let mut out = [[0.0; LANES]; ROWS];
-    for (from, to) in from.chunks(ROWS).zip(to.chunks(ROWS)) {
+    // Few rows are worth a small array: it is cleared for each strip.
+    match from.len() {
+        ..=8 => strip_by::<8>(kernels, w, strip, x, from, to, y),
+        _ => strip_by::<ROWS>(kernels, w, strip, x, from, to, y),
+    }
+}
+
+fn strip_by<const N: usize>(
+    kernels: &KernelSet,
+    w: &Weights,
+    strip: usize,
+    x: Input<'_>,
+    from: &[u32],
+    to: &[u32],
+    y: &mut Columns<'_>,
+) {
+    let mut out = [[0.0; LANES]; N];
+    for (from, to) in from.chunks(N).zip(to.chunks(N)) {
         (kernels.matmul)(&Product { w, strip, x, rows: from }, &mut out[..from.len()]);
         for (out, &to) in out.iter().zip(to) {
             let y = y.row(to as usize);

@@ -14,6 +14,8 @@
 //! tails: K is filled up with zeros whose scales are zero. Nothing here depends on the number of rows or on threads.
 
 #[cfg(target_arch = "x86_64")]
+pub mod amx;
+#[cfg(target_arch = "x86_64")]
 pub mod avx2;
 pub mod codes;
 mod floats;
@@ -33,6 +35,7 @@ use martlet_tensor::Float;
 pub const SLICE: usize = 256;
 
 /// 16 outputs of some rows.
+#[derive(Clone, Copy)]
 pub struct Product<'a> {
     pub w: &'a Weights,
     /// Which 16 outputs.

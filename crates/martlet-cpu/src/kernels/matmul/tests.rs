@@ -21,7 +21,7 @@ fn every_isa_gives_the_bits_of_scalar() {
             }
             let mut r = Random::new((n * k) as u64);
             let w = Weights::pack(&random_matrix(&mut r, scheme, n, k).view(), false, &pool).unwrap();
-            let rows = 17;
+            let rows = 21;
             let x = r.vec(rows * k);
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
                 check(&KernelSet::new(isa), &w, &x, &format!("{scheme} {n}x{k} {isa}"));
@@ -47,7 +47,11 @@ fn check(kernels: &KernelSet, w: &Weights, x: &[f32], what: &str) {
         Kind::Codes(..) => Input::Codes { codes: &acts.codes, d: &acts.d, ds: &acts.ds, tiles, groups },
         _ => Input::Floats { x, stride: k },
     };
-    for picked in [&[0u32, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14][..], &[16], &[6, 0, 3, 3, 1, 15]] {
+    let all: Vec<u32> = (0..rows as u32).collect();
+    let mixed: Vec<u32> = all.iter().map(|r| r * 8 % rows as u32).collect();
+    for picked in
+        [&all[..], &mixed, &[0u32, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14][..], &[16], &[6, 0, 3, 3, 1, 15]]
+    {
         for strip in 0..w.strips() {
             let mut out = vec![[0.0; LANES]; picked.len()];
             (kernels.matmul)(&Product { w, strip, x: input, rows: picked }, &mut out);
@@ -108,7 +112,7 @@ fn the_largest_sums_are_exact() {
         let scales = 0x3c00u16.to_le_bytes().repeat(n * scheme.scale_bytes(k) / 2);
         let stored = Matrix::new(scheme, k, vec![Part::new(n, &codes, &scales, &scales)]).unwrap();
         let w = Weights::pack(&stored, false, &pool).unwrap();
-        let x: Vec<f32> = (0..17 * k).map(|i| if i / k % 2 == 0 { 1.0 } else { -1.0 }).collect();
+        let x: Vec<f32> = (0..21 * k).map(|i| if i / k % 2 == 0 { 1.0 } else { -1.0 }).collect();
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
             check(&KernelSet::new(isa), &w, &x, &format!("{scheme} {isa}"));
         }

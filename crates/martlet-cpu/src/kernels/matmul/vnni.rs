@@ -149,7 +149,7 @@ unsafe fn sum_group<const C: u8, const L: usize, const R: usize>(line: *const u8
 /// As for `sum_group`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn operands<const C: u8>(line: *const u8, i: usize, times_16: bool) -> (__m512i, __m512i) {
+pub unsafe fn operands<const C: u8>(line: *const u8, i: usize, times_16: bool) -> (__m512i, __m512i) {
     if C == U8 {
         // SAFETY: as this function's caller promises.
         return unsafe { (line_at(line.add(2 * i * LINE)), line_at(line.add((2 * i + 1) * LINE))) };
@@ -170,7 +170,7 @@ unsafe fn operands<const C: u8>(line: *const u8, i: usize, times_16: bool) -> (_
 /// Its lines of scales at `line`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn scales<const S: u8>(line: *const u8) -> (__m512, __m512) {
+pub unsafe fn scales<const S: u8>(line: *const u8) -> (__m512, __m512) {
     // SAFETY: as this function's caller promises.
     let v = unsafe { line_at(line) };
     match S {
