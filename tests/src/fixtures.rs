@@ -2,11 +2,36 @@
 
 use martlet_weights::Checkpoint;
 use safetensors::SafeTensors;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Folder of a fixture in `tests/fixtures`.
 pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+/// A path below the project's root.
+pub fn project(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// A JSON file below the project's root.
+pub fn json(path: &str) -> serde_json::Value {
+    let path = project(path);
+    let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_slice(&bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Prepared data, or `None` with a loud word about what was not run. With MARTLET_REQUIRE_TEST_DATA=1 that is a failure.
+pub fn prepared(what: &str, path: PathBuf) -> Option<PathBuf> {
+    if path.exists() {
+        return Some(path);
+    }
+    let message = format!("NOT RUN: {what}: {} is not there; tools/prepare-test-data.sh makes it", path.display());
+    assert!(std::env::var_os("MARTLET_REQUIRE_TEST_DATA").is_none_or(|v| v != "1"), "{message}");
+    // Past the test runner, which swallows what a passing test prints.
+    let _ = writeln!(std::io::stderr(), "{message}");
+    None
 }
 
 /// Folder of the small trained model, full precision.

@@ -1,8 +1,7 @@
 //! Rendered prompts, equal to the letter to those of transformers (tools/make_template_goldens.py makes the goldens).
 
-mod chat_data;
-
 use martlet_chat::{ChatModel, ChatTemplate, Conversation, TemplateError, TextFiles};
+use martlet_tests::fixtures;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
@@ -18,7 +17,7 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let json = chat_data::json(&format!("{FIXTURES}/conversations.json"));
+    let json = fixtures::json(&format!("{FIXTURES}/conversations.json"));
     let read = |(name, value): (&String, &Value)| {
         let mut fields = value.as_object().unwrap().clone();
         let add_generation_prompt = fields.remove("add_generation_prompt").is_none_or(|v| v == true);
@@ -32,13 +31,13 @@ fn cases() -> Vec<Case> {
 
 /// The special tokens of fledgling's tokenizer_config.json, with which the goldens were made.
 fn special_tokens() -> Map<String, Value> {
-    let config = chat_data::json("models/fledgling/tokenizer_config.json");
+    let config = fixtures::json("models/fledgling/tokenizer_config.json");
     let names = ["bos_token", "eos_token", "unk_token", "pad_token"];
     names.iter().filter_map(|&name| Some((name.into(), config.get(name).filter(|v| v.is_string())?.clone()))).collect()
 }
 
 fn template(path: &str) -> ChatTemplate {
-    let source = std::fs::read_to_string(chat_data::project(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let source = std::fs::read_to_string(fixtures::project(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
     ChatTemplate::new(&source, special_tokens()).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
@@ -60,7 +59,7 @@ fn difference(rendered: Result<String, TemplateError>, golden: &Value) -> Option
 }
 
 fn check(template_name: &str, render: impl Fn(&Case) -> Result<String, TemplateError>) {
-    let goldens = chat_data::json(&format!("{FIXTURES}/{template_name}.json"));
+    let goldens = fixtures::json(&format!("{FIXTURES}/{template_name}.json"));
     let mut faults = Vec::new();
     let cases = cases();
     for case in &cases {
@@ -87,11 +86,11 @@ fn fledgling_s_template_renders_as_in_transformers() {
 
 #[test]
 fn published_templates_render_as_in_transformers() {
-    let folder = chat_data::project("target/test-data/chat_templates");
-    if chat_data::prepared("equality with the published templates of Qwen3 to 3.8", folder.clone()).is_none() {
+    let folder = fixtures::project("target/test-data/chat_templates");
+    if fixtures::prepared("equality with the published templates of Qwen3 to 3.8", folder.clone()).is_none() {
         return;
     }
-    let sums = chat_data::json(&format!("{FIXTURES}/published.json"));
+    let sums = fixtures::json(&format!("{FIXTURES}/published.json"));
     let cases = cases();
     let mut faults = Vec::new();
     for name in PUBLISHED {
@@ -115,16 +114,16 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn fledgling_s_golden_prompts_are_rendered_and_encoded() {
-    let files = TextFiles::from_folder(&chat_data::project("models/fledgling")).unwrap();
+    let files = TextFiles::from_folder(&fixtures::project("models/fledgling")).unwrap();
     let model = ChatModel::load(&files).unwrap();
     let image = model.tokenizer.token_to_id("<|image_pad|>").unwrap();
     let mut checked = 0;
-    for entry in std::fs::read_dir(chat_data::project("tests/fixtures/fledgling-golden")).unwrap() {
+    for entry in std::fs::read_dir(fixtures::project("tests/fixtures/fledgling-golden")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if !name.starts_with(|c: char| c.is_ascii_digit()) || !name.ends_with(".json") {
             continue;
         }
-        let golden = chat_data::json(&format!("tests/fixtures/fledgling-golden/{name}"));
+        let golden = fixtures::json(&format!("tests/fixtures/fledgling-golden/{name}"));
         let request = serde_json::json!({
             "messages": golden["messages"], "tools": golden["tools"], "enable_thinking": golden["enable_thinking"],
         });

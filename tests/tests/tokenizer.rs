@@ -1,8 +1,7 @@
 //! The tokenizer with the real vocabulary of Qwen3.5 and 3.6, and with fledgling's.
 
-mod chat_data;
-
 use martlet_chat::{SpecialTokens, Tokenizer};
+use martlet_tests::fixtures;
 
 fn streamed(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     let mut detokenizer = tokenizer.detokenizer(SpecialTokens::Show);
@@ -14,11 +13,11 @@ fn streamed(tokenizer: &Tokenizer, ids: &[u32]) -> String {
 #[test]
 fn qwen_vocabulary_gives_the_ids_of_the_reference() {
     let path = std::env::var_os("MARTLET_QWEN_TOKENIZER").map(Into::into);
-    let path = path.unwrap_or_else(|| chat_data::project("target/test-data/qwen/tokenizer.json"));
-    let Some(path) = chat_data::prepared("equality with the vocabulary of Qwen3.5", path) else { return };
+    let path = path.unwrap_or_else(|| fixtures::project("target/test-data/qwen/tokenizer.json"));
+    let Some(path) = fixtures::prepared("equality with the vocabulary of Qwen3.5", path) else { return };
     let tokenizer = Tokenizer::from_bytes(&std::fs::read(path).unwrap()).unwrap();
     assert_eq!(tokenizer.vocabulary_size(), 248_077);
-    let cases = chat_data::json("tests/fixtures/tokenizer/cases.json");
+    let cases = fixtures::json("tests/fixtures/tokenizer/cases.json");
     let cases = cases.as_array().unwrap();
     assert!(cases.len() >= 20);
     for case in cases {
@@ -43,15 +42,15 @@ fn qwen_vocabulary_gives_the_ids_of_the_reference() {
 
 #[test]
 fn fledgling_s_golden_texts_are_decoded() {
-    let json = std::fs::read(chat_data::project("models/fledgling/tokenizer.json")).unwrap();
+    let json = std::fs::read(fixtures::project("models/fledgling/tokenizer.json")).unwrap();
     let tokenizer = Tokenizer::from_bytes(&json).unwrap();
     let mut checked = 0;
-    for entry in std::fs::read_dir(chat_data::project("tests/fixtures/fledgling-golden")).unwrap() {
+    for entry in std::fs::read_dir(fixtures::project("tests/fixtures/fledgling-golden")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if !name.starts_with(|c: char| c.is_ascii_digit()) || !name.ends_with(".json") {
             continue;
         }
-        let case = chat_data::json(&format!("tests/fixtures/fledgling-golden/{name}"));
+        let case = fixtures::json(&format!("tests/fixtures/fledgling-golden/{name}"));
         let ids: Vec<u32> = serde_json::from_value(case["greedy_ids"].clone()).unwrap();
         assert_eq!(streamed(&tokenizer, &ids), case["greedy_text"].as_str().unwrap(), "{name}");
         checked += 1;
