@@ -8,7 +8,7 @@
 //! instructions for 16 x 16 results and a group: 1 tile product (16 cycles of the tile unit) and 4 for each row
 //!   (convert, times d, fma s, fma b): 64, which two units finish in 32 cycles. The tile products of one block are
 //!   issued before the float part of the block before, so that both units are busy. Measured on a busy machine: 1.5
-//!   times the speed of VNNI, limited by the loads and stores of tiles, not by the float part.
+//!   times the speed of VNNI, not limited by the float part; the loads and stores of tiles are suspected, not measured.
 //! order: `mod.rs`. The scalar twin is `scalar.rs`.
 #![allow(unsafe_code)]
 
