@@ -47,6 +47,13 @@ pub struct SampleParams {
     pub choice: u32,
 }
 
+impl SampleParams {
+    /// Whether a token's chance depends on the tokens seen before.
+    pub fn is_penalised(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+}
+
 /// One row to sample.
 #[derive(Clone, Debug)]
 pub struct SampleRow<'a> {
@@ -103,7 +110,6 @@ pub fn sample(logits: &[f32], row: &SampleRow<'_>) -> Sampled {
 /// Logits after bias, mask and penalties: what the token is chosen by.
 fn adjust<'a>(logits: &'a [f32], row: &SampleRow<'_>) -> Cow<'a, [f32]> {
     let p = row.params;
-    let penalties = p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0;
     let mut adjusted = Cow::Borrowed(logits);
     if !row.bias.is_empty() {
         let values = adjusted.to_mut();
@@ -120,7 +126,7 @@ fn adjust<'a>(logits: &'a [f32], row: &SampleRow<'_>) -> Cow<'a, [f32]> {
             }
         }
     }
-    if penalties && !row.seen.is_empty() {
+    if p.is_penalised() && !row.seen.is_empty() {
         let values = adjusted.to_mut();
         for &(token, _, answered) in row.seen {
             if let Some(logit) = values.get_mut(token as usize) {

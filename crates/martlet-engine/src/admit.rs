@@ -1,7 +1,10 @@
 //! Admission: a request becomes a sequence, or is refused with numbers before any work.
 
+use crate::constraint::Rule;
 use crate::sampling::{ParamError, Sampling};
 use martlet_device::sampling::SampleParams;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// One answer to one prompt.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +19,23 @@ pub struct Request {
     pub logit_bias: Vec<(u32, f32)>,
     /// Most probable tokens to report with each token; `None`: no log-probabilities.
     pub logprobs: Option<usize>,
+    /// Where messages begin in the prompt, ascending: states are kept there for prompts that share these messages.
+    pub borders: Vec<usize>,
+    pub priority: Priority,
+    /// When the answer is of no use any more: it ends there as it stands.
+    pub deadline: Option<Instant>,
+    /// What the answer must follow.
+    pub constraint: Option<Arc<dyn Rule>>,
+}
+
+/// Who goes first when there is more to do than the device can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// Somebody waits for it.
+    #[default]
+    Interactive,
+    /// Served when nobody else waits for a prompt, and like the others once it has waited for half a minute.
+    Background,
 }
 
 /// Why a request can not be served as it is.
@@ -39,6 +59,10 @@ pub enum Refused {
     NoTokens,
     #[error(transparent)]
     Param(#[from] ParamError),
+    #[error("{waiting} requests wait already, as many as may ({limit}): try again later")]
+    Busy { waiting: usize, limit: usize },
+    #[error("borders: {0} is no place of the prompt, or not after the one before it")]
+    Border(usize),
     #[error("the engine has stopped")]
     Stopped,
 }
@@ -65,6 +89,11 @@ impl Request {
             }
             if self.logit_bias[..i].iter().any(|(t, _)| *t == token) {
                 return Err(Refused::BiasTwice { token });
+            }
+        }
+        for (i, &border) in self.borders.iter().enumerate() {
+            if border > self.prompt.len() || (i > 0 && border <= self.borders[i - 1]) {
+                return Err(Refused::Border(border));
             }
         }
         let max_tokens = self.max_tokens.unwrap_or(1);
@@ -103,5 +132,12 @@ mod tests {
         };
         assert!(matches!(bias(&[(1, f32::NAN)]), Refused::Bias { .. }));
         assert!(matches!(bias(&[(1, 1.0), (1, 2.0)]), Refused::BiasTwice { token: 1 }));
+        let borders =
+            |list: &[usize]| check(Request { prompt: vec![1; 9], borders: list.to_vec(), ..Default::default() });
+        assert_eq!(
+            (borders(&[4, 4]).err(), borders(&[10]).err()),
+            (Some(Refused::Border(4)), Some(Refused::Border(10)))
+        );
+        assert!(borders(&[0, 4, 9]).is_ok());
     }
 }

@@ -1,37 +1,81 @@
 //! The engine: a thread that owns the device and all sequences. Commands in, events out.
 
 use crate::admit::{Refused, Request};
-use crate::events::{EngineError, Event, Finish};
-use crate::runner::{Capacity, Runner, SeqInput, StepError};
-use crate::schedule::plan;
+use crate::draft::DrafterChoice;
+use crate::draft::policy::{MAX_MTP, MAX_SUFFIX};
+use crate::events::{EngineError, Event};
+use crate::memory::{Budget, FreeMemory};
+use crate::runner::{Capacity, Runner};
 use crate::sequence::Sequence;
+use crate::stats::Stats;
+use crate::worker::{Command, Shared, Worker};
 use martlet_device::{Device, KvScheme, PAGE};
-use martlet_model::{ExpertProvider, Model, ModelSpec};
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use martlet_model::{ExpertProvider, MAX_DRAFTS, Model, ModelSpec};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// How much an engine holds and does at a time.
-#[derive(Clone, Copy, Debug)]
+/// How much an engine holds and does at a time. None of it changes a result.
+#[derive(Clone)]
 pub struct EngineOptions {
     /// Tokens of the longest sequence, prompt and answer; `None`: what the model was made for, as far as it fits.
     pub context: Option<usize>,
-    /// Sequences at a time; more wait in order of arrival.
+    /// Sequences at a time; more wait.
     pub sequences: usize,
-    /// Most rows of one prompt in a step.
+    /// Requests that may wait; more are refused.
+    pub queue: usize,
+    /// Most rows of prompts in a step.
     pub prefill_chunk: usize,
+    /// While answers run, prompts are computed in pieces that take about so long.
+    pub max_gap: Duration,
     pub kv: KvScheme,
-    /// Bytes that KV caches may take; `None`: unlimited.
-    pub kv_bytes: Option<u64>,
+    /// Bytes for keys, values and kept states of all sequences and of the prefix cache; `None`: as much as the sequences
+    /// may need, twice.
+    pub pool_bytes: Option<u64>,
+    /// Asked now and then how much memory is free, so that the pool gives way; `None`: it never does.
+    pub free_memory: Option<FreeMemory>,
+    /// Keep states of prompts and answers for prompts that begin alike.
+    pub prefix_cache: bool,
+    /// What kept states depend on beside tokens: weights, config, tokenizer, arithmetic.
+    pub model_key: Vec<u8>,
+    pub drafter: DrafterChoice,
+    /// Always so many drafts, where there are any; `None`: as many as pay.
+    pub draft_depth: Option<usize>,
+    /// Puts another token in the place of a draft of the draft head: (position, draft) -> draft. For measuring what drafts
+    /// bring at a given acceptance.
+    #[doc(hidden)]
+    pub replace_draft: Option<Arc<dyn Fn(usize, u32) -> u32 + Send + Sync>>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            context: None,
+            sequences: 1,
+            queue: 1024,
+            prefill_chunk: 256,
+            max_gap: Duration::from_millis(250),
+            kv: KvScheme::F16,
+            pool_bytes: None,
+            free_memory: None,
+            prefix_cache: true,
+            model_key: Vec::new(),
+            drafter: DrafterChoice::Auto,
+            draft_depth: None,
+            replace_draft: None,
+        }
+    }
 }
 
 /// A running engine. Dropping it ends its thread after the step in flight; unfinished requests are cancelled.
 pub struct Engine {
     commands: Sender<Command>,
     thread: Option<JoinHandle<()>>,
-    stopping: Arc<AtomicBool>,
+    shared: Shared,
+    asked: Arc<AtomicU64>,
+    queue: usize,
     spec: ModelSpec,
     context: usize,
 }
@@ -46,6 +90,15 @@ impl Handle {
     /// The next event; blocks. After the last one, and when the engine has died: `Failed(Stopped)`.
     pub fn next(&self) -> Event {
         self.events.recv().unwrap_or(Event::Failed(EngineError::Stopped))
+    }
+
+    /// The next event, if one comes within `time`.
+    pub fn next_within(&self, time: Duration) -> Option<Event> {
+        match self.events.recv_timeout(time) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Event::Failed(EngineError::Stopped)),
+        }
     }
 
     /// Ends the request after the step in flight; a `Finished` with [`Finish::Cancelled`] follows.
@@ -66,41 +119,40 @@ impl Drop for Handle {
     }
 }
 
-enum Command {
-    Run(Box<Sequence>),
-    Stop,
-}
-
 impl Engine {
     /// Starts the thread; the device and the model move into it.
     pub fn start<D: Device>(
         d: D,
         model: Model<D>,
         experts: Box<dyn ExpertProvider<D> + Send>,
-        options: EngineOptions,
+        mut options: EngineOptions,
     ) -> Result<Engine, EngineError> {
         let spec = model.spec.clone();
-        let context = fit_context(&spec, model.mtp.is_some(), &options)?;
-        let sequences = options.sequences.max(1);
+        if options.drafter == DrafterChoice::Mtp && model.mtp.is_none() {
+            return Err(EngineError::Start("the drafter mtp needs a draft head, and the checkpoint has none".into()));
+        }
+        let drafts = model.mtp.is_some();
+        let context = fit_context(&spec, drafts, &options)?;
+        options.sequences = options.sequences.max(1);
         // No prompt is longer than the context, so a larger chunk would be room that is never used.
-        let chunk = options.prefill_chunk.clamp(1, context);
-        let capacity = Capacity {
-            kv: options.kv,
-            pages: sequences.saturating_mul(context.div_ceil(PAGE)),
-            sequences,
-            rows: chunk.saturating_add(sequences),
-            outputs: sequences,
-        };
+        options.prefill_chunk = options.prefill_chunk.clamp(1, context);
+        let pool = pool_bytes(&spec, drafts, context, &options);
+        let capacity = capacity(&spec, drafts, context, pool, &options);
         let start = |e: &dyn std::fmt::Display| EngineError::Start(e.to_string());
         let runner = Runner::new(d, model, experts, capacity).map_err(|e| start(&e))?;
         let (commands, inbox) = channel();
-        let stopping = Arc::new(AtomicBool::new(false));
-        let flag = stopping.clone();
-        let thread = std::thread::Builder::new()
-            .name("engine".into())
-            .spawn(move || Loop { runner, inbox, waiting: VecDeque::new(), running: Vec::new(), chunk, flag }.run())
-            .map_err(|e| start(&e))?;
-        Ok(Engine { commands, thread: Some(thread), stopping, spec, context })
+        let shared = Shared {
+            stopping: Arc::new(AtomicBool::new(false)),
+            queued: Arc::new(AtomicUsize::new(0)),
+            stats: Arc::new(Mutex::new(Stats::default())),
+        };
+        let asked = Arc::new(AtomicU64::new(u64::MAX));
+        let budget = Budget::new(pool, asked.clone(), options.free_memory.clone());
+        let queue = options.queue;
+        let worker = Worker::new(runner, inbox, shared.clone(), options, budget).map_err(|e| start(&e))?;
+        let thread =
+            std::thread::Builder::new().name("engine".into()).spawn(move || worker.run()).map_err(|e| start(&e))?;
+        Ok(Engine { commands, thread: Some(thread), shared, asked, queue, spec, context })
     }
 
     pub fn spec(&self) -> &ModelSpec {
@@ -115,17 +167,39 @@ impl Engine {
     /// Admits a request, or refuses it at once.
     pub fn submit(&self, request: Request) -> Result<Handle, Refused> {
         let params = request.check(self.spec.vocabulary, self.context)?;
+        let waiting = self.shared.queued.fetch_add(1, Ordering::Relaxed);
+        if waiting >= self.queue {
+            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refused::Busy { waiting, limit: self.queue });
+        }
         let (sender, events) = channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let sequence = Sequence::new(request, params, self.context, sender, cancelled.clone());
         self.commands.send(Command::Run(Box::new(sequence))).map_err(|_| Refused::Stopped)?;
         Ok(Handle { events, cancelled })
     }
+
+    /// What was done so far, as of the latest step.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats.lock().map(|s| s.clone()).unwrap_or_default()
+    }
+
+    /// Lets keys, values and kept states take at most `bytes` from now on: kept states go first, then sequences wait.
+    /// `u64::MAX`: as much as at the start.
+    pub fn set_memory(&self, bytes: u64) {
+        self.asked.store(bytes, Ordering::Relaxed);
+        let _ = self.commands.send(Command::Wake);
+    }
+
+    /// Forgets all kept states.
+    pub fn clear_cache(&self) {
+        let _ = self.commands.send(Command::ClearCache);
+    }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.shared.stopping.store(true, Ordering::Relaxed);
         let _ = self.commands.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -133,148 +207,50 @@ impl Drop for Engine {
     }
 }
 
-/// The longest sequence: what was asked for, or else the model's own context as far as the KV budget goes.
+fn page_bytes(spec: &ModelSpec, drafts: bool, kv: KvScheme) -> u64 {
+    spec.page_bytes(drafts, kv).iter().sum::<usize>().max(1) as u64
+}
+
+/// Bytes of the pool: as asked for, and no more than is ever of use.
+fn pool_bytes(spec: &ModelSpec, drafts: bool, context: usize, options: &EngineOptions) -> u64 {
+    let sequences = (options.sequences * context.div_ceil(PAGE)) as u64 * page_bytes(spec, drafts, options.kv);
+    options.pool_bytes.unwrap_or(sequences.saturating_mul(2))
+}
+
+/// What the runner is made for.
+fn capacity(spec: &ModelSpec, drafts: bool, context: usize, pool: u64, options: &EngineOptions) -> Capacity {
+    let pages = (pool / page_bytes(spec, drafts, options.kv)).min(u32::MAX.into()) as usize;
+    // A step checks the drafts of all sequences beside the prompts.
+    let checked = match options.drafter {
+        DrafterChoice::None => 1,
+        _ => 1 + options.draft_depth.unwrap_or(MAX_SUFFIX.max(MAX_MTP)).clamp(MAX_MTP, MAX_DRAFTS),
+    };
+    let outputs = options.sequences * checked;
+    Capacity {
+        kv: options.kv,
+        pages: pages.max(context.div_ceil(PAGE)),
+        sequences: options.sequences,
+        rows: options.prefill_chunk + outputs,
+        outputs,
+    }
+}
+
+/// The longest sequence: what was asked for, or else the model's own context as far as the pool goes.
 fn fit_context(spec: &ModelSpec, drafts: bool, options: &EngineOptions) -> Result<usize, EngineError> {
     const LEAST: usize = 256;
-    let per_token = (spec.kv_values_per_token(drafts) * options.kv.size()).max(1) as u64;
-    let sequences = options.sequences.max(1) as u64;
-    let fits = options.kv_bytes.map_or(usize::MAX, |bytes| (bytes / per_token / sequences) as usize);
+    let page = page_bytes(spec, drafts, options.kv);
+    let fits = options.pool_bytes.map_or(usize::MAX, |bytes| (bytes / page).min(u32::MAX.into()) as usize * PAGE);
     let least = LEAST.min(spec.context);
-    let wanted = options.context.unwrap_or(spec.context.min(fits / PAGE * PAGE).max(least));
+    let wanted = options.context.unwrap_or(spec.context.min(fits).max(least));
     if wanted > fits {
         return Err(EngineError::Start(format!(
-            "a context of {wanted} tokens takes {} MiB of KV cache for each of {sequences} sequences, and {} MiB are \
-             free for all; the longest that fits is {}",
-            (u128::from(per_token) * wanted as u128) >> 20,
-            options.kv_bytes.unwrap_or(0) >> 20,
-            fits / PAGE * PAGE,
+            "a context of {wanted} tokens takes {} MiB of KV cache, and {} MiB are free for it; the longest that fits is \
+             {fits}",
+            (u128::from(page) * wanted as u128 / PAGE as u128) >> 20,
+            options.pool_bytes.unwrap_or(0) >> 20,
         )));
     }
     Ok(wanted.max(1))
-}
-
-/// The state of the engine's thread.
-struct Loop<D: Device> {
-    runner: Runner<D>,
-    inbox: Receiver<Command>,
-    /// Admitted, not yet begun.
-    waiting: VecDeque<Sequence>,
-    /// In order of arrival.
-    running: Vec<Sequence>,
-    chunk: usize,
-    flag: Arc<AtomicBool>,
-}
-
-impl<D: Device> Loop<D> {
-    fn run(mut self) {
-        while self.receive() {
-            self.start_waiting();
-            self.step();
-        }
-        let left = self.running.drain(..).chain(self.waiting.drain(..));
-        left.for_each(|s| s.finish(Ok(Finish::Cancelled)));
-    }
-
-    /// Takes all commands that are there, waiting for one when there is nothing to do. False at the end.
-    fn receive(&mut self) -> bool {
-        loop {
-            let idle = self.running.is_empty() && self.waiting.is_empty();
-            let command = if idle {
-                self.inbox.recv().ok()
-            } else {
-                match self.inbox.try_recv() {
-                    Ok(command) => Some(command),
-                    Err(TryRecvError::Empty) => return !self.flag.load(Ordering::Relaxed),
-                    Err(TryRecvError::Disconnected) => None,
-                }
-            };
-            match command {
-                Some(Command::Run(sequence)) => self.waiting.push_back(*sequence),
-                Some(Command::Stop) | None => return false,
-            }
-        }
-    }
-
-    /// Drops what was cancelled, and opens waiting sequences while slots are free.
-    fn start_waiting(&mut self) {
-        self.retire(|s| s.is_cancelled().then_some(Ok(Finish::Cancelled)));
-        self.waiting.retain(|s| {
-            let cancelled = s.is_cancelled();
-            if cancelled {
-                s.finish(Ok(Finish::Cancelled));
-            }
-            !cancelled
-        });
-        while let Some(mut sequence) = self.waiting.pop_front() {
-            match self.runner.open() {
-                Ok(state) => {
-                    sequence.state = Some(state);
-                    self.running.push(sequence);
-                }
-                Err(_) => {
-                    self.waiting.push_front(sequence);
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Ends the running sequences for which `end` gives a result.
-    fn retire(&mut self, mut end: impl FnMut(&Sequence) -> Option<Result<Finish, EngineError>>) {
-        let mut kept = Vec::with_capacity(self.running.len());
-        for mut sequence in self.running.drain(..) {
-            match end(&sequence) {
-                None => kept.push(sequence),
-                Some(result) => {
-                    // States first: whoever hears the last event may count on free room.
-                    if let Some(state) = sequence.state.take() {
-                        self.runner.close(state);
-                    }
-                    sequence.finish(result);
-                }
-            }
-        }
-        self.running = kept;
-    }
-
-    fn step(&mut self) {
-        let waiting: Vec<_> = self.running.iter().map(|s| s.waiting()).collect();
-        let rows = plan(&waiting, self.runner.max_rows(), self.chunk);
-        if rows.iter().all(|r| *r == 0) {
-            return;
-        }
-        let result = self.compute(&rows);
-        if let Err(e) = &result {
-            let error = EngineError::from(e);
-            self.retire(|_| Some(Err(error.clone())));
-        }
-    }
-
-    /// Runs the planned rows, samples where a sequence's known tokens ended, and retires what is finished.
-    fn compute(&mut self, rows: &[usize]) -> Result<(), StepError> {
-        let mut inputs = Vec::new();
-        let mut sampled = Vec::new();
-        for (i, sequence) in self.running.iter_mut().enumerate().filter(|(i, _)| rows[*i] > 0) {
-            let (seq, tokens, last) = sequence.next_rows(rows[i]);
-            if last {
-                sampled.push(i);
-            }
-            inputs.push(SeqInput { seq, tokens, tentative: 0, outputs: last as usize });
-        }
-        self.runner.step(&mut inputs)?;
-        let stepped = self.running.iter().zip(rows).filter(|(_, rows)| **rows > 0);
-        stepped.filter(|(s, _)| !s.waiting().decoding).for_each(|(s, _)| s.report_prefill());
-        let sample_rows: Vec<_> = sampled.iter().map(|i| self.running[*i].sample_row()).collect();
-        let tokens = self.runner.sample(&sample_rows)?;
-        drop(sample_rows);
-        let mut ends = vec![None; self.running.len()];
-        for (i, token) in sampled.into_iter().zip(tokens) {
-            ends[i] = self.running[i].take(token);
-        }
-        let mut ends = ends.into_iter();
-        self.retire(|_| ends.next().flatten());
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -292,16 +268,15 @@ mod tests {
     }
 
     fn fit(model_context: usize, drafts: bool, asked: Option<usize>, bytes: Option<u64>) -> Result<usize, String> {
-        let options =
-            EngineOptions { context: asked, sequences: 2, prefill_chunk: 1, kv: KvScheme::F16, kv_bytes: bytes };
+        let options = EngineOptions { context: asked, pool_bytes: bytes, ..EngineOptions::default() };
         fit_context(&spec(model_context), drafts, &options).map_err(|e| e.to_string())
     }
 
     #[test]
     fn the_context_is_the_models_as_far_as_memory_goes() {
         assert_eq!(fit(4096, false, None, None), Ok(4096));
-        assert_eq!(fit(4096, false, None, Some(2 * 1000 * 256)), Ok(960), "whole pages");
-        assert_eq!(fit(4096, true, None, Some(2 * 1000 * 256)), Ok(448), "the draft head has a cache too");
+        assert_eq!(fit(4096, false, None, Some(1000 * 256)), Ok(960), "whole pages");
+        assert_eq!(fit(4096, true, None, Some(1000 * 256)), Ok(448), "the draft head has a cache too");
         assert_eq!(fit(100, false, None, None), Ok(100), "never more than the model was made for");
         assert_eq!(fit(100, false, Some(200), None), Ok(200), "unless it is asked for");
         assert!(fit(4096, false, None, Some(1000)).is_err());
@@ -309,9 +284,9 @@ mod tests {
 
     #[test]
     fn a_context_that_does_not_fit_is_refused_with_the_numbers() {
-        let error = fit(4096, false, Some(usize::MAX), Some(64 << 20)).unwrap_err();
+        let error = fit(4096, false, Some(usize::MAX), Some(32 << 20)).unwrap_err();
         let needed = (u128::from(u64::MAX) * 256) >> 20;
-        for part in [format!("takes {needed} MiB"), "64 MiB are free".into(), "fits is 131072".into()] {
+        for part in [format!("takes {needed} MiB"), "32 MiB are free".into(), "fits is 131072".into()] {
             assert!(error.contains(&part), "{error}");
         }
     }

@@ -41,12 +41,19 @@ pub enum Finish {
     Length,
     /// The caller went away or cancelled.
     Cancelled,
+    /// The request's deadline passed.
+    Deadline,
 }
 
 /// Where the time of a request went.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timings {
     pub prompt_tokens: usize,
+    /// Tokens of the prompt that were not computed, because the prefix cache had them.
+    pub cached_tokens: usize,
+    /// Drafts that were checked, and those that were right.
+    pub drafted_tokens: usize,
+    pub accepted_tokens: usize,
     /// Tokens computed by decoding, a stop token included.
     pub generated_tokens: usize,
     /// Waiting for its turn.
@@ -60,9 +67,9 @@ pub struct Timings {
 }
 
 impl Timings {
-    /// Prompt tokens a second.
+    /// Prompt tokens computed a second.
     pub fn prefill_rate(&self) -> f64 {
-        rate(self.prompt_tokens, self.prefill)
+        rate(self.prompt_tokens - self.cached_tokens, self.prefill)
     }
 
     /// Tokens a second after the first.
@@ -86,6 +93,11 @@ pub enum EngineError {
          numbers, as those of damaged weights are"
     )]
     Impossible { position: usize },
+    #[error(
+        "the sequence has {tokens} tokens, and with less memory free than at the start there is room for {room}: free \
+         memory, or begin with a smaller --context"
+    )]
+    Memory { tokens: usize, room: usize },
     #[error("the engine has stopped")]
     Stopped,
 }

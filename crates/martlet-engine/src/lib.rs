@@ -4,19 +4,32 @@
 //! what tests use directly: one step over any rows of any sequences.
 
 mod admit;
+mod constraint;
+mod draft;
 mod engine;
 mod events;
+mod memory;
 mod mtp_check;
 mod pages;
+mod prefix;
 mod runner;
 mod sampling;
 mod schedule;
 mod sequence;
+mod states;
+mod stats;
+mod step;
+mod worker;
 
-pub use admit::{Refused, Request};
+pub use admit::{Priority, Refused, Request};
+pub use constraint::{Constraint, Rule};
+pub use draft::DrafterChoice;
 pub use engine::{Engine, EngineOptions, Handle};
 pub use events::{EngineError, Event, Finish, Timings, TokenEvent};
 pub use martlet_device::sampling::SampleParams;
+pub use memory::FreeMemory;
 pub use mtp_check::{MtpReport, check_mtp};
 pub use runner::{Capacity, DraftInput, Hidden, Runner, SeqInput, SeqState, StepError, Trace};
 pub use sampling::{ParamError, Sampling};
+pub use states::Kept;
+pub use stats::{CacheStats, DraftStats, Stats};

@@ -1,6 +1,6 @@
 //! One step over many sequences: any number of rows of each.
 
-use crate::pages::Numbers;
+use crate::pages::{Numbers, Pages};
 use martlet_device::sampling::{SampleRow, Sampled};
 use martlet_device::{Batch, Device, DeviceError, KvScheme, PAGE, Routes, SeqRows};
 use martlet_model::{Cache, ExpertProvider, MAX_DRAFTS, Model, ModelError, ModelSpec, Scratch};
@@ -10,14 +10,18 @@ pub struct Runner<D: Device> {
     pub(crate) d: D,
     pub(crate) model: Model<D>,
     experts: Box<dyn ExpertProvider<D> + Send>,
-    cache: Cache<D>,
+    pub(crate) cache: Cache<D>,
     scratch: Scratch<D>,
     /// The residual stream, [rows, hidden].
     x: D::Buffer,
     /// Hidden states for the draft head, [rows, hidden].
     hidden: D::Buffer,
-    pages: Numbers,
-    slots: Numbers,
+    pub(crate) pages: Pages,
+    pub(crate) slots: Numbers,
+    /// Bytes of one page in each attention layer.
+    pub(crate) page_sizes: Vec<usize>,
+    /// The latest step, for drafts that read its rows.
+    latest: Batch,
     max_rows: usize,
     max_outputs: usize,
 }
@@ -26,11 +30,15 @@ pub struct Runner<D: Device> {
 #[derive(Debug)]
 pub struct SeqState {
     pub(crate) pages: Vec<u32>,
-    slot: u32,
+    pub(crate) slot: u32,
     /// Rows computed and kept so far.
-    len: usize,
+    pub(crate) len: usize,
     /// Rows after `len` that await [`Runner::commit`].
-    tentative: usize,
+    pub(crate) tentative: usize,
+    /// Its rows of the latest step: index of the first in the sequence, and its row in the batch.
+    pub(crate) placed: (usize, usize),
+    /// Its last output row of the latest draft.
+    pub(crate) drafted: usize,
 }
 
 impl SeqState {
@@ -67,7 +75,8 @@ pub struct SeqInput<'a> {
 /// The rows of one sequence in a step of the draft head.
 pub struct DraftInput<'a> {
     pub seq: &'a mut SeqState,
-    /// Index of the first row: where its hidden state was computed.
+    /// Index of the first row: where its hidden state was computed. With [`Hidden::Step`] the sequence had this row and
+    /// those after it in the latest step.
     pub start: usize,
     /// The token after each row.
     pub tokens: &'a [u32],
@@ -125,13 +134,16 @@ impl<D: Device> Runner<D> {
         capacity: Capacity,
     ) -> Result<Runner<D>, StepError> {
         let Capacity { kv, pages, sequences, rows, outputs } = capacity;
+        let drafts = model.mtp.is_some();
         Ok(Runner {
-            cache: Cache::new(&d, &model.spec, model.mtp.is_some(), kv, pages, sequences)?,
+            cache: Cache::new(&d, &model.spec, drafts, kv, pages, sequences)?,
             scratch: Scratch::new(&d, &model.spec, rows, outputs)?,
             x: d.buffer(rows, model.spec.hidden)?,
             hidden: d.buffer(rows, model.spec.hidden)?,
-            pages: Numbers::new(pages),
+            pages: Pages::new(pages),
             slots: Numbers::new(sequences),
+            page_sizes: model.spec.page_bytes(drafts, kv),
+            latest: Batch::default(),
             max_rows: rows,
             max_outputs: outputs,
             d,
@@ -160,19 +172,6 @@ impl<D: Device> Runner<D> {
 
     pub fn max_rows(&self) -> usize {
         self.max_rows
-    }
-
-    /// An empty sequence.
-    pub fn open(&mut self) -> Result<SeqState, StepError> {
-        let slot = self.slots.take().ok_or(StepError::Slots { total: self.slots.total() })?;
-        self.cache.clear(&mut self.d, slot);
-        Ok(SeqState { pages: Vec::new(), slot, len: 0, tentative: 0 })
-    }
-
-    /// Frees what a sequence holds.
-    pub fn close(&mut self, seq: SeqState) {
-        seq.pages.iter().for_each(|p| self.pages.give(*p));
-        self.slots.give(seq.slot);
     }
 
     /// Runs the rows of all inputs through the model. Logits of the wanted rows lie in the order of the inputs until the
@@ -204,10 +203,12 @@ impl<D: Device> Runner<D> {
             model.head(d, x, &b, scratch);
         }
         d.wait()?;
-        for input in inputs {
+        for (input, (first, seq)) in inputs.iter_mut().zip(batch.iter_seqs()) {
+            input.seq.placed = (seq.start, first);
             input.seq.len += input.tokens.len() - input.tentative;
             input.seq.tentative = input.tentative;
         }
+        self.latest = batch;
         Ok(())
     }
 
@@ -222,24 +223,52 @@ impl<D: Device> Runner<D> {
         Ok(())
     }
 
-    /// Runs the draft head; tokens are those that follow each row. With [`Hidden::Step`] the rows are those of the latest
-    /// step, with [`Hidden::Drafted`] the output rows of the latest draft, one after another (a deeper draft). Logits of
-    /// the wanted rows lie as after a step.
+    /// Runs the draft head; tokens are those that follow each row. With [`Hidden::Step`] the rows are rows of the latest
+    /// step, with [`Hidden::Drafted`] one row for each sequence: its last output row of the latest draft (a deeper draft;
+    /// sequences stand in the same order, and some may be left out). Logits of the wanted rows lie as after a step.
     pub fn draft(&mut self, inputs: &mut [DraftInput<'_>], hidden: Hidden) -> Result<(), StepError> {
         let batch = self.prepare_draft(inputs)?;
-        let vocabulary = self.model.spec.vocabulary;
-        let b = self.d.batch(&batch, vocabulary)?;
-        let all = self.d.batch(&Batch { outputs: (0..batch.rows() as u32).collect(), ..batch.clone() }, vocabulary)?;
-        let Runner { d, model, cache, scratch, x, experts, hidden: h, .. } = self;
-        let after_norm = model.mtp.as_ref().is_none_or(|m| m.convention.hidden_after_norm);
-        match hidden {
-            Hidden::Drafted => d.gather(&scratch.output, &all, h),
-            Hidden::Step if after_norm => model.final_norm(d, x, &b, h),
-            Hidden::Step => d.gather(x, &all, h),
-        }
-        model.draft(d, h, &b, cache, scratch, experts.as_mut())?;
+        let b = match hidden {
+            Hidden::Step => self.take_hidden(inputs, &batch)?,
+            Hidden::Drafted => {
+                let outputs = inputs.iter().map(|i| i.seq.drafted as u32).collect();
+                let picked = self.d.batch(&Batch { outputs, ..self.latest.clone() }, self.model.spec.vocabulary)?;
+                self.d.gather(&self.scratch.output, &picked, &mut self.hidden);
+                self.d.batch(&batch, self.model.spec.vocabulary)?
+            }
+        };
+        let Runner { d, model, cache, scratch, experts, hidden, .. } = self;
+        model.draft(d, hidden, &b, cache, scratch, experts.as_mut())?;
         d.wait()?;
+        let mut outputs = 0;
+        for input in inputs {
+            outputs += input.outputs;
+            input.seq.drafted = outputs.saturating_sub(1);
+        }
         Ok(())
+    }
+
+    /// Gives the draft head the keys and values of rows of the latest step, without drafting; their `outputs` are 0.
+    pub fn draft_append(&mut self, inputs: &mut [DraftInput<'_>]) -> Result<(), StepError> {
+        let batch = self.prepare_draft(inputs)?;
+        let b = self.take_hidden(inputs, &batch)?;
+        let Runner { d, model, cache, scratch, hidden, .. } = self;
+        model.draft_append(d, hidden, &b, cache, scratch);
+        Ok(d.wait()?)
+    }
+
+    /// Puts what the draft head reads of the latest step into `hidden`; gives `batch` on the device.
+    fn take_hidden(&mut self, inputs: &[DraftInput<'_>], batch: &Batch) -> Result<D::Batch, StepError> {
+        let rows = inputs.iter().flat_map(|i| {
+            let (start, row) = i.seq.placed;
+            (i.start - start..i.start - start + i.tokens.len()).map(move |r| (row + r) as u32)
+        });
+        let picked = Batch { outputs: rows.collect(), ..self.latest.clone() };
+        let vocabulary = self.model.spec.vocabulary;
+        let (picked, b) = (self.d.batch(&picked, vocabulary)?, self.d.batch(batch, vocabulary)?);
+        let Runner { d, model, scratch, x, hidden, .. } = self;
+        model.draft_input(d, x, &picked, &b, scratch, hidden);
+        Ok(b)
     }
 
     /// The first `outputs` rows of logits of the latest step, [outputs, vocabulary].
@@ -289,8 +318,8 @@ impl<D: Device> Runner<D> {
         Ok(batch)
     }
 
-    /// Makes sure that `seq` has pages for `tokens` tokens.
-    fn take_pages(&mut self, seq: &mut SeqState, tokens: usize) -> Result<(), StepError> {
+    /// Makes sure that `seq` has pages for `tokens` tokens; takes nothing when they are not there.
+    pub(crate) fn take_pages(&mut self, seq: &mut SeqState, tokens: usize) -> Result<(), StepError> {
         let needed = tokens.div_ceil(PAGE);
         if needed > seq.pages.len() + self.pages.free() {
             return Err(StepError::Pages { total: self.pages.total() });

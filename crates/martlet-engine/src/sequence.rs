@@ -1,36 +1,63 @@
-//! One request on its way: tokens, counts, and where its events go.
+//! One request on its way: tokens, counts, drafts, and where its events go.
 
-use crate::admit::Request;
+use crate::admit::{Priority, Request};
+use crate::constraint::Constraint;
+use crate::draft::policy::{Acceptance, Class, Probe};
+use crate::draft::{Drafts, Suffix};
 use crate::events::{EngineError, Event, Finish, Timings, TokenEvent};
 use crate::runner::SeqState;
-use crate::schedule::Waiting;
+use crate::schedule::Want;
 use martlet_device::sampling::{SampleParams, SampleRow, Sampled};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A request that was admitted.
 pub(crate) struct Sequence {
-    request: Request,
+    pub request: Request,
     params: SampleParams,
     /// Prompt and answer.
-    tokens: Vec<u32>,
+    pub tokens: Vec<u32>,
     /// Tokens in all at which the answer ends.
     limit: usize,
     pub state: Option<SeqState>,
     seen: Seen,
+    constraint: Option<Box<dyn Constraint>>,
+    /// To be checked in the next step.
+    pub drafts: Drafts,
+    pub suffix: Suffix,
+    pub acceptance: Acceptance,
+    pub probe: Probe,
+    /// Lengths at which its state is to be kept, ascending.
+    pub keep_points: Vec<usize>,
+    /// Length of the entry of the prefix cache that is the longest on its path.
+    pub kept: usize,
     events: Sender<Event>,
     cancelled: Arc<AtomicBool>,
+    clock: Clock,
+    pub counts: Counts,
+}
+
+/// Numbers for [`Timings`].
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub cached: usize,
+    pub generated: usize,
+    pub drafted: usize,
+    pub accepted: usize,
+}
+
+struct Clock {
     admitted: Instant,
     started: Option<Instant>,
     first_token: Option<Instant>,
-    generated: usize,
+    latest_token: Option<Instant>,
 }
 
 /// How often each token occurred, for penalties.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Seen {
     /// (token, times in the prompt, times in the answer)
     counts: Vec<(u32, u32, u32)>,
@@ -48,6 +75,28 @@ impl Seen {
     }
 }
 
+/// What the sampler has to know for one place that is checked.
+pub(crate) struct Checked {
+    position: u64,
+    /// `None`: as the sequence has seen so far.
+    seen: Option<Seen>,
+    mask: Option<Vec<u32>>,
+}
+
+/// What a sequence took of the tokens that were sampled for it.
+#[derive(Default)]
+pub(crate) struct Taken {
+    /// The tokens, a stop token included.
+    pub tokens: Vec<u32>,
+    /// Drafts that are part of the sequence now.
+    pub accepted: usize,
+    /// Whose drafts were checked, how many, and how many were right (a stop token included).
+    pub class: Class,
+    pub drafted: usize,
+    pub right: usize,
+    pub end: Option<Result<Finish, EngineError>>,
+}
+
 impl Sequence {
     pub fn new(
         request: Request,
@@ -57,8 +106,7 @@ impl Sequence {
         cancelled: Arc<AtomicBool>,
     ) -> Sequence {
         let mut seen = Seen::default();
-        let penalised = params.repetition_penalty != 1.0 || params.presence_penalty != 0.0;
-        if penalised || params.frequency_penalty != 0.0 {
+        if params.is_penalised() {
             request.prompt.iter().for_each(|t| seen.add(*t, true));
         }
         let wanted = request.max_tokens.map_or(context, |n| request.prompt.len().saturating_add(n));
@@ -68,12 +116,17 @@ impl Sequence {
             params,
             state: None,
             seen,
+            constraint: request.constraint.as_ref().map(|c| c.start()),
+            drafts: Drafts::default(),
+            suffix: Suffix::default(),
+            acceptance: Acceptance::default(),
+            probe: Probe::default(),
+            keep_points: Vec::new(),
+            kept: 0,
             events,
             cancelled,
-            admitted: Instant::now(),
-            started: None,
-            first_token: None,
-            generated: 0,
+            clock: Clock { admitted: Instant::now(), started: None, first_token: None, latest_token: None },
+            counts: Counts::default(),
             request,
         }
     }
@@ -82,62 +135,185 @@ impl Sequence {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    fn computed(&self) -> usize {
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.request.deadline.is_some_and(|d| now >= d)
+    }
+
+    /// Interactive requests go first; what has waited long enough is served like them.
+    pub fn rank(&self, now: Instant) -> u8 {
+        const AGED: Duration = Duration::from_secs(30);
+        u8::from(self.request.priority == Priority::Background && now - self.clock.admitted < AGED)
+    }
+
+    pub fn computed(&self) -> usize {
         self.state.as_ref().map_or(0, SeqState::len)
     }
 
-    pub fn waiting(&self) -> Waiting {
-        let pending = self.tokens.len() - self.computed();
-        Waiting { pending, decoding: self.generated > 0 }
+    /// The prompt (or what has to be computed again after its room was given away) is done.
+    pub fn is_decoding(&self) -> bool {
+        self.counts.generated > 0 && self.tokens.len() - self.computed() == 1
     }
 
-    /// The state and the next `rows` tokens to compute, and whether the last of them is the last one known.
-    pub fn next_rows(&mut self, rows: usize) -> (&mut SeqState, &[u32], bool) {
-        self.started.get_or_insert_with(Instant::now);
-        let from = self.computed();
-        let last = from + rows == self.tokens.len();
-        let state = self.state.as_mut().expect("a sequence is opened before its first step");
-        (state, &self.tokens[from..from + rows], last)
+    /// Room for so many more tokens before the answer is as long as it may be.
+    pub fn tokens_left(&self) -> usize {
+        self.limit - self.tokens.len()
     }
 
-    pub fn sample_row(&self) -> SampleRow<'_> {
+    pub fn state_mut(&mut self) -> &mut SeqState {
+        self.state.as_mut().expect("a sequence is opened before its first step")
+    }
+
+    /// Rows that it wants in the next step, up to where its state is to be kept.
+    pub fn want(&self, now: Instant) -> Want {
+        let computed = self.computed();
+        let pending = self.tokens.len() - computed;
+        let border = self.keep_points.iter().find(|p| **p > computed).map_or(usize::MAX, |p| p - computed);
+        let decoding = self.is_decoding();
+        let rows = if decoding { 1 + self.drafts.tokens.len() } else { pending.min(border) };
+        Want { rows, decoding, rank: self.rank(now) }
+    }
+
+    /// Settles for at most `rows` rows: drafts beyond them, and drafts that the constraint forbids, are dropped. Gives the
+    /// rows, and whether the last known token is among them.
+    pub fn prepare(&mut self, rows: usize) -> (usize, bool) {
+        self.clock.started.get_or_insert_with(Instant::now);
+        if !self.is_decoding() {
+            self.drafts.tokens.clear();
+            return (rows, self.computed() + rows == self.tokens.len());
+        }
+        self.drafts.tokens.truncate(rows - 1);
+        self.drop_forbidden();
+        (1 + self.drafts.tokens.len(), true)
+    }
+
+    /// Cuts the drafts before the first that the constraint forbids.
+    fn drop_forbidden(&mut self) {
+        let (Some(constraint), drafts) = (&mut self.constraint, &mut self.drafts.tokens) else { return };
+        let allows = |mask: &Option<Vec<u32>>, t: u32| {
+            mask.as_ref().is_none_or(|m| m.get(t as usize / 32).is_some_and(|bits| bits >> (t % 32) & 1 != 0))
+        };
+        let mut right = 0;
+        while right < drafts.len() && allows(&constraint.mask(), drafts[right]) {
+            constraint.advance(drafts[right]);
+            right += 1;
+        }
+        constraint.rollback(right);
+        drafts.truncate(right);
+    }
+
+    /// The tokens of the next `rows` rows, drafts included.
+    pub fn next_tokens(&self, rows: usize) -> Vec<u32> {
+        self.tokens[self.computed()..].iter().chain(&self.drafts.tokens).take(rows).copied().collect()
+    }
+
+    /// What the sampler needs to check the drafts: for the token after the known ones, and after each draft.
+    pub fn checked(&mut self) -> Vec<Checked> {
+        let drafts = self.drafts.tokens.as_slice();
+        let mut seen = (self.params.is_penalised() && !drafts.is_empty()).then(|| self.seen.clone());
+        let mut rows = Vec::with_capacity(1 + drafts.len());
+        for i in 0..=drafts.len() {
+            let mask = self.constraint.as_mut().and_then(|c| c.mask());
+            rows.push(Checked { position: (self.tokens.len() + i) as u64, seen: seen.clone(), mask });
+            if let Some(draft) = drafts.get(i) {
+                seen.iter_mut().for_each(|s| s.add(*draft, false));
+                self.constraint.iter_mut().for_each(|c| c.advance(*draft));
+            }
+        }
+        self.constraint.iter_mut().for_each(|c| c.rollback(drafts.len()));
+        rows
+    }
+
+    pub fn sample_row<'a>(&'a self, checked: &'a Checked) -> SampleRow<'a> {
         SampleRow {
             params: &self.params,
-            position: self.tokens.len() as u64,
+            position: checked.position,
+            seen: &checked.seen.as_ref().unwrap_or(&self.seen).counts,
+            bias: &self.request.logit_bias,
+            mask: checked.mask.as_deref(),
+            logprobs: self.request.logprobs,
+        }
+    }
+
+    /// How the next draft is drawn: as plain sampling would, with the same noise. Penalties count without the drafts
+    /// before it and constraints not at all; that costs acceptance, never a result.
+    pub fn draft_row(&self) -> SampleRow<'_> {
+        SampleRow {
+            params: &self.params,
+            position: (self.tokens.len() + self.drafts.tokens.len()) as u64,
             seen: &self.seen.counts,
             bias: &self.request.logit_bias,
             mask: None,
-            logprobs: self.request.logprobs,
+            logprobs: None,
         }
+    }
+
+    pub fn add_draft(&mut self, token: u32) {
+        self.drafts.tokens.push(token);
     }
 
     /// Tells how far the prompt is; the caller may have gone.
     pub fn report_prefill(&self) {
         let total = self.request.prompt.len();
-        let _ = self.events.send(Event::Prefill { done: self.computed().min(total), total });
+        if self.counts.generated == 0 {
+            let _ = self.events.send(Event::Prefill { done: self.computed().min(total), total });
+        }
     }
 
-    /// Takes a sampled token; says whether and why the answer ends.
-    pub fn take(&mut self, sampled: Sampled) -> Option<Result<Finish, EngineError>> {
+    /// Takes the tokens that were sampled at the places of [`Sequence::checked`], as far as the drafts before them were
+    /// right.
+    pub fn take(&mut self, sampled: Vec<Sampled>) -> Taken {
+        let Drafts { tokens: drafts, class } = std::mem::take(&mut self.drafts);
+        let before = self.tokens.len();
+        let mut taken = Taken { class, drafted: drafts.len(), ..Taken::default() };
+        for (i, sampled) in sampled.into_iter().enumerate() {
+            let token = sampled.token;
+            taken.end = self.take_one(sampled);
+            taken.tokens.push(token);
+            let is_draft = drafts.get(i) == Some(&token);
+            taken.right += usize::from(is_draft);
+            if taken.end.is_some() || !is_draft {
+                break;
+            }
+        }
+        taken.accepted = taken.right.min(self.tokens.len() - before);
+        if taken.drafted > 0 {
+            self.acceptance.add(class, taken.drafted, taken.right, 32.0);
+            self.counts.drafted += taken.drafted;
+            self.counts.accepted += taken.right;
+        }
+        taken
+    }
+
+    fn take_one(&mut self, sampled: Sampled) -> Option<Result<Finish, EngineError>> {
         let Sampled { token, logprob, top, impossible } = sampled;
         if impossible {
             let position = self.tokens.len();
             return Some(Err(EngineError::Impossible { position }));
         }
-        self.first_token.get_or_insert_with(Instant::now);
-        self.generated += 1;
+        let now = Instant::now();
+        self.clock.first_token.get_or_insert(now);
+        self.clock.latest_token = Some(now);
+        self.counts.generated += 1;
         if self.request.stop.contains(&token) {
             let _ = self.events.send(Event::End(TokenEvent { id: token, logprob, top }));
             return Some(Ok(Finish::Stop(token)));
         }
         self.tokens.push(token);
         self.seen.add(token, false);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.advance(token);
+        }
         let gone = self.events.send(Event::Token(TokenEvent { id: token, logprob, top })).is_err();
         match (gone, self.tokens.len() >= self.limit) {
             (true, _) => Some(Ok(Finish::Cancelled)),
             (_, true) => Some(Ok(Finish::Length)),
             _ => None,
         }
+    }
+
+    /// When its latest token came, while it is in the midst of its answer.
+    pub fn latest_token(&self) -> Option<Instant> {
+        self.clock.latest_token
     }
 
     /// The last event.
@@ -150,12 +326,15 @@ impl Sequence {
 
     fn timings(&self) -> Timings {
         let now = Instant::now();
-        let started = self.started.unwrap_or(now);
-        let first = self.first_token.unwrap_or(now);
+        let started = self.clock.started.unwrap_or(now);
+        let first = self.clock.first_token.unwrap_or(now);
         Timings {
             prompt_tokens: self.request.prompt.len(),
-            generated_tokens: self.generated,
-            queued: started - self.admitted,
+            cached_tokens: self.counts.cached,
+            generated_tokens: self.counts.generated,
+            drafted_tokens: self.counts.drafted,
+            accepted_tokens: self.counts.accepted,
+            queued: started - self.clock.admitted,
             prefill: first - started,
             decode: now - first,
             seed: self.params.seed,

@@ -46,9 +46,22 @@ impl<D: Device> Model<D> {
         Ok(())
     }
 
-    /// y = x after the final norm, all rows: what the draft head reads.
-    pub fn final_norm(&self, d: &mut D, x: &D::Buffer, b: &D::Batch, y: &mut D::Buffer) {
-        d.rms_norm(x, &self.norm, self.spec.eps, Rows::All, b, y, 0);
+    /// y = what the draft head reads of the trunk: the rows of x that `picked` names as outputs, as many as `b` has.
+    pub fn draft_input(
+        &self,
+        d: &mut D,
+        x: &D::Buffer,
+        picked: &D::Batch,
+        b: &D::Batch,
+        s: &mut Scratch<D>,
+        y: &mut D::Buffer,
+    ) {
+        if self.mtp.as_ref().is_none_or(|m| m.convention.hidden_after_norm) {
+            d.gather(x, picked, &mut s.tmp);
+            d.rms_norm(&s.tmp, &self.norm, self.spec.eps, Rows::All, b, y, 0);
+        } else {
+            d.gather(x, picked, y);
+        }
     }
 
     /// Logits of the batch's output rows, from x as the last layer left it.
@@ -85,5 +98,20 @@ impl<D: Device> Model<D> {
         self.logits(d, b, s);
         std::mem::swap(hidden, &mut s.tmp);
         Ok(())
+    }
+
+    /// Keys and values of the draft head for rows as in [`Self::draft`], without drafting. `hidden` is overwritten.
+    pub fn draft_append(
+        &self,
+        d: &mut D,
+        hidden: &mut D::Buffer,
+        b: &D::Batch,
+        cache: &mut Cache<D>,
+        s: &mut Scratch<D>,
+    ) {
+        if let Some(mtp) = &self.mtp {
+            let place = Place { layer: self.layers.len(), eps: self.spec.eps };
+            mtp.append(d, &self.embed, place, hidden, b, cache, s);
+        }
     }
 }

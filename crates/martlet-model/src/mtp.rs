@@ -5,8 +5,8 @@
 //! position t; m = norm(layer(u)); logits = lm_head(m). A deeper draft feeds m back as the next h. h_t is the trunk's
 //! hidden state after its final norm.
 
-use crate::cache::Cache;
-use crate::layers::Layer;
+use crate::cache::{Cache, LayerCache};
+use crate::layers::{Layer, Mixer};
 use crate::scratch::{Place, Scratch};
 use crate::{ExpertProvider, ModelError};
 use martlet_device::{Device, Rows};
@@ -53,16 +53,41 @@ impl<D: Device> Mtp<D> {
         s: &mut Scratch<D>,
         experts: &mut dyn ExpertProvider<D>,
     ) -> Result<(), ModelError> {
-        let (e_at, h_at) = if self.convention.embedding_first { (0, self.width) } else { (self.width, 0) };
-        d.embed(embed, b, &mut s.tmp);
-        d.rms_norm(&s.tmp, &self.norm_embedding, place.eps, Rows::All, b, &mut s.pair, e_at);
-        d.rms_norm(hidden, &self.norm_hidden, place.eps, Rows::All, b, &mut s.pair, h_at);
-        d.matmul(&self.fc, &s.pair, Rows::All, b, hidden, 0);
-
+        self.join(d, embed, place.eps, hidden, b, s);
         self.layer.forward(d, place, hidden, b, &mut cache.layers[place.layer], s, experts)?;
 
         d.rms_norm(hidden, &self.norm, place.eps, Rows::All, b, &mut s.tmp, 0);
         d.gather(&s.tmp, b, &mut s.output);
         Ok(())
+    }
+
+    /// Keys and values of the rows alone: what later drafts attend to. They depend on no other row of the head, so that
+    /// rows which draft nothing cost two small products instead of a layer.
+    pub(crate) fn append(
+        &self,
+        d: &mut D,
+        embed: &D::Matrix,
+        place: Place,
+        hidden: &mut D::Buffer,
+        b: &D::Batch,
+        cache: &mut Cache<D>,
+        s: &mut Scratch<D>,
+    ) {
+        // The draft head's layer attends in every architecture (`arch/`).
+        let (Mixer::Attention(attention), LayerCache::Kv(kv)) = (&self.layer.mixer, &mut cache.layers[place.layer])
+        else {
+            unreachable!("the draft head has an attention layer and its pages")
+        };
+        self.join(d, embed, place.eps, hidden, b, s);
+        attention.append(d, &self.layer.mixer_norm, place.eps, hidden, b, kv, s);
+    }
+
+    /// hidden = fc([norm(embedding), norm(hidden)]): what the head's layer reads.
+    fn join(&self, d: &mut D, embed: &D::Matrix, eps: f32, hidden: &mut D::Buffer, b: &D::Batch, s: &mut Scratch<D>) {
+        let (e_at, h_at) = if self.convention.embedding_first { (0, self.width) } else { (self.width, 0) };
+        d.embed(embed, b, &mut s.tmp);
+        d.rms_norm(&s.tmp, &self.norm_embedding, eps, Rows::All, b, &mut s.pair, e_at);
+        d.rms_norm(hidden, &self.norm_hidden, eps, Rows::All, b, &mut s.pair, h_at);
+        d.matmul(&self.fc, &s.pair, Rows::All, b, hidden, 0);
     }
 }

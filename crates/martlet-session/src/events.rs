@@ -39,6 +39,8 @@ pub enum FinishReason {
     /// As many tokens as asked for, or as the context holds.
     Length,
     Cancelled,
+    /// The turn's deadline passed.
+    Deadline,
 }
 
 impl FinishReason {
@@ -48,6 +50,7 @@ impl FinishReason {
             FinishReason::EndToken(_) | FinishReason::StopString(_) => "stop",
             FinishReason::Length => "length",
             FinishReason::Cancelled => "cancelled",
+            FinishReason::Deadline => "deadline",
         }
     }
 }
@@ -56,6 +59,8 @@ impl FinishReason {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub prompt_tokens: usize,
+    /// How many of them came from the prefix cache.
+    pub cached_tokens: usize,
     /// Up to the end of the answer, its end token included.
     pub generated_tokens: usize,
     /// How many of them were thinking, its closing tag included.

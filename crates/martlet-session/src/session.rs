@@ -8,9 +8,10 @@ use martlet_chat::{
     prompt_opens_thinking,
 };
 use martlet_device::{Device, KvScheme};
-use martlet_engine::{Engine, EngineOptions, Request};
+use martlet_engine::{DrafterChoice, Engine, EngineOptions, Request};
 use martlet_model::{Model, ModelSpec};
 use martlet_weights::Checkpoint;
+use std::sync::Arc;
 
 /// How a model is opened.
 #[derive(Clone, Debug)]
@@ -27,11 +28,25 @@ pub struct Options {
     pub prefill_chunk: usize,
     /// How keys and values are kept; `None`: F32 on the reference device, else F16.
     pub kv: Option<KvScheme>,
+    /// Keep states of prompts and answers in memory, so that a prompt that begins like an earlier one is computed only
+    /// from where it differs.
+    pub prefix_cache: bool,
+    /// Who guesses the next tokens. It never changes a text.
+    pub drafter: DrafterChoice,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { device: DeviceKind::Auto, threads: None, context: None, sequences: 1, prefill_chunk: 256, kv: None }
+        Options {
+            device: DeviceKind::Auto,
+            threads: None,
+            context: None,
+            sequences: 1,
+            prefill_chunk: 256,
+            kv: None,
+            prefix_cache: true,
+            drafter: DrafterChoice::Auto,
+        }
     }
 }
 
@@ -47,9 +62,14 @@ pub struct Session {
     generation: GenerationConfig,
 }
 
+/// The token that every template of the family begins a message with.
+const MESSAGE_START: &str = "<|im_start|>";
+
 /// A prompt that became token ids.
 struct Prepared {
     ids: Vec<u32>,
+    /// Where messages begin in it.
+    borders: Vec<usize>,
     /// Of conversations: whether the prompt ends inside thinking.
     thinking: Option<bool>,
 }
@@ -128,6 +148,8 @@ impl Session {
             max_tokens: options.max_tokens,
             logit_bias: options.logit_bias.clone(),
             logprobs: options.logprobs,
+            borders: prepared.borders,
+            ..Request::default()
         };
         let handle = self.engine.submit(request)?;
         let splitter = prepared.thinking.map(ThinkingSplitter::new);
@@ -140,10 +162,17 @@ impl Session {
 
     fn prepare(&self, prompt: &Prompt) -> Result<Prepared, SessionError> {
         match prompt {
-            Prompt::Ids(ids) => Ok(Prepared { ids: ids.clone(), thinking: None }),
-            Prompt::Text(text) => Ok(Prepared { ids: self.text_needed()?.tokenizer.encode(text)?, thinking: None }),
+            Prompt::Ids(ids) => Ok(self.prepared(ids.clone(), None)),
+            Prompt::Text(text) => Ok(self.prepared(self.text_needed()?.tokenizer.encode(text)?, None)),
             Prompt::Chat(chat) => self.render(chat),
         }
+    }
+
+    fn prepared(&self, ids: Vec<u32>, thinking: Option<bool>) -> Prepared {
+        let opening = self.text.as_ref().and_then(|t| t.tokenizer.token_to_id(MESSAGE_START));
+        let starts = ids.iter().enumerate().filter(|(_, id)| opening.is_some_and(|o| o == **id));
+        let borders = starts.map(|(at, _)| at).collect();
+        Prepared { ids, borders, thinking }
     }
 
     fn render(&self, chat: &Conversation) -> Result<Prepared, SessionError> {
@@ -151,7 +180,7 @@ impl Session {
         only_text(chat)?;
         let rendered = text.render(chat, true)?;
         let thinking = Some(prompt_opens_thinking(&rendered));
-        Ok(Prepared { ids: text.tokenizer.encode(&rendered)?, thinking })
+        Ok(self.prepared(text.tokenizer.encode(&rendered)?, thinking))
     }
 
     fn text_needed(&self) -> Result<&ChatModel, SessionError> {
@@ -189,13 +218,23 @@ impl OnDevice for Start<'_> {
     type Out = Started;
 
     fn run<D: Device>(self, d: D) -> Result<Started, OpenError> {
-        let Options { sequences, prefill_chunk, context, .. } = *self.options;
+        let Options { sequences, prefill_chunk, context, prefix_cache, drafter, .. } = *self.options;
         let device = d.name();
         let (model, experts) = Model::load(&d, self.checkpoint, self.progress)?;
         // Measured with the weights in place. An eighth is left to scratch and to the rest of the machine.
         let kv_bytes = martlet_io::memory::memory().map(|m| m.free / 8 * 7);
         let kv = self.options.kv.unwrap_or(self.options.device.default_kv());
-        let options = EngineOptions { context, sequences, prefill_chunk, kv, kv_bytes };
+        let options = EngineOptions {
+            context,
+            sequences,
+            prefill_chunk,
+            kv,
+            pool_bytes: kv_bytes,
+            free_memory: Some(Arc::new(|| martlet_io::memory::memory().map(|m| (m.free, m.total)))),
+            prefix_cache,
+            drafter,
+            ..EngineOptions::default()
+        };
         let engine = Engine::start(d, model, Box::new(experts), options)?;
         Ok(Started { engine, device, kv_bytes })
     }

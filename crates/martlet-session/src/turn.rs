@@ -103,9 +103,11 @@ impl Turn {
             (None, Finish::Stop(token)) => FinishReason::EndToken(token),
             (None, Finish::Length) => FinishReason::Length,
             (None, Finish::Cancelled) => FinishReason::Cancelled,
+            (None, Finish::Deadline) => FinishReason::Deadline,
         };
         let usage = Usage {
             prompt_tokens: self.prompt_ids.len(),
+            cached_tokens: timings.cached_tokens,
             generated_tokens: self.generated,
             reasoning_tokens: self.output.reasoning_tokens(),
         };

@@ -38,4 +38,24 @@ impl<D: Device> Attention<D> {
         d.sigmoid_gate(&s.proj, gate, b, &mut s.mixed);
         d.project_add(&self.o, &s.mixed, b, &mut s.tmp, x);
     }
+
+    /// Keys and values of x's rows into the cache, as [`Self::forward`] would leave them, and nothing else.
+    pub fn append(
+        &self,
+        d: &mut D,
+        norm: &D::Vector,
+        eps: f32,
+        x: &D::Buffer,
+        b: &D::Batch,
+        kv: &mut D::Kv,
+        s: &mut Scratch<D>,
+    ) {
+        let AttentionSpec { heads, kv_heads, dim, .. } = self.spec;
+        let (k_at, v_at) = (2 * heads * dim, (2 * heads + kv_heads) * dim);
+        let (k, v) = (Heads::packed(k_at, kv_heads, dim), Heads::packed(v_at, kv_heads, dim));
+        d.norm_project(x, norm, eps, &[(&self.k, k_at), (&self.v, v_at)], b, &mut s.normed, &mut s.proj);
+        d.head_rms_norm(&mut s.proj, k, &self.k_norm, eps, b);
+        d.rope(&mut s.proj, k, b);
+        d.kv_append(&s.proj, k, v, kv, b);
+    }
 }

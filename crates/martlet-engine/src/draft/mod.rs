@@ -1,0 +1,92 @@
+//! Drafts: guesses of the next tokens, checked by the model several at a time.
+//!
+//! A draft never changes the text: it is accepted if and only if it is the token that plain sampling gives at its place.
+//! What it costs and what it brings is measured as the engine runs ([`policy`]), and what does not pay is left off.
+
+mod mtp;
+pub(crate) mod policy;
+mod suffix;
+
+pub(crate) use mtp::Mtp;
+pub(crate) use suffix::Suffix;
+
+use crate::runner::{Runner, StepError};
+use crate::sequence::Sequence;
+use martlet_device::Device;
+use std::fmt;
+use std::str::FromStr;
+
+/// Who drafts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DrafterChoice {
+    /// Whatever pays, as measured.
+    #[default]
+    Auto,
+    None,
+    /// The checkpoint's multi-token-prediction head.
+    Mtp,
+    /// What followed the last few tokens where they stood before, in the prompt or in the answer.
+    Suffix,
+}
+
+impl DrafterChoice {
+    pub const ALL: [DrafterChoice; 4] =
+        [DrafterChoice::Auto, DrafterChoice::None, DrafterChoice::Mtp, DrafterChoice::Suffix];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DrafterChoice::Auto => "auto",
+            DrafterChoice::None => "none",
+            DrafterChoice::Mtp => "mtp",
+            DrafterChoice::Suffix => "suffix",
+        }
+    }
+}
+
+impl fmt::Display for DrafterChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for DrafterChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DrafterChoice, String> {
+        let known = DrafterChoice::ALL.map(DrafterChoice::as_str);
+        let found = DrafterChoice::ALL.into_iter().find(|c| c.as_str() == text);
+        found.ok_or_else(|| format!("\"{text}\" is no drafter; known are {}", known.join(", ")))
+    }
+}
+
+/// A source of drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Mtp,
+    Suffix,
+}
+
+/// Tokens that a sequence will have checked in its next step.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Drafts {
+    pub tokens: Vec<u32>,
+    /// Whose they are, for the record; meaningless while there are none.
+    pub class: policy::Class,
+}
+
+/// A sequence that took tokens in the step just done.
+pub(crate) struct Job<'a> {
+    pub sequence: &'a mut Sequence,
+    /// Index of its first row of the step that stays.
+    pub start: usize,
+    /// The token after each of its rows that stay.
+    pub next: Vec<u32>,
+    /// Drafts wanted.
+    pub depth: usize,
+}
+
+/// Makes drafts for sequences. Every sequence whose rows were computed is shown to it, once for each step.
+pub(crate) trait Drafter<D: Device> {
+    /// Puts up to `depth` drafts into each job's sequence.
+    fn draft(&mut self, runner: &mut Runner<D>, jobs: &mut [Job<'_>]) -> Result<(), StepError>;
+}

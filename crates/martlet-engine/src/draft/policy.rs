@@ -1,0 +1,314 @@
+//! How many drafts pay: from what steps and drafts were measured to cost, and how many were accepted.
+//!
+//! With a(i) the chance that draft i is accepted, a step of a sequence with k drafts gives 1 + sum over i <= k of a(1) ...
+//! a(i) tokens, and takes the time of a step of so many rows and of making the drafts. The number of drafts with the most
+//! tokens a second is chosen, often none. Nothing here can change a text.
+
+use super::Kind;
+use std::time::Duration;
+
+/// Most drafts of a step: what a prompt repeats may be long, the head's chain fades.
+pub(crate) const MAX_SUFFIX: usize = 12;
+pub(crate) const MAX_MTP: usize = 5;
+
+/// Drafts of one origin, which are accepted alike: the head's, and look-ups by the length of the run that occurred before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Class(usize);
+
+impl Class {
+    pub const MTP: Class = Class(0);
+    const COUNT: usize = 4;
+
+    /// Look-ups by a run of the length with number `i`.
+    pub fn suffix(i: usize) -> Class {
+        Class(1 + i)
+    }
+
+    pub fn is_mtp(self) -> bool {
+        self == Class::MTP
+    }
+
+    pub fn kind(self) -> Kind {
+        if self.is_mtp() { Kind::Mtp } else { Kind::Suffix }
+    }
+}
+
+/// A mean that forgets: the newest value weighs `1 / least` at least.
+#[derive(Clone, Copy, Debug)]
+struct Mean {
+    value: f64,
+    count: f64,
+}
+
+impl Mean {
+    const NONE: Mean = Mean { value: 0.0, count: 0.0 };
+
+    fn add(&mut self, x: f64, most: f64) {
+        self.count = (self.count + 1.0).min(most);
+        self.value += (x - self.value) / self.count;
+    }
+
+    fn known(&self) -> Option<f64> {
+        (self.count > 0.0).then_some(self.value)
+    }
+}
+
+/// Chances that a draft is accepted once those before it were.
+#[derive(Clone, Debug)]
+pub(crate) struct Acceptance([[Mean; MAX_SUFFIX]; Class::COUNT]);
+
+impl Default for Acceptance {
+    /// Hopeful, so that everything is tried; a few refusals undo it.
+    fn default() -> Self {
+        let prior = |p| [Mean { value: p, count: 4.0 }; MAX_SUFFIX];
+        Acceptance([prior(0.75), prior(0.9), prior(0.8), prior(0.6)])
+    }
+}
+
+impl Acceptance {
+    /// `accepted` of `drafted` drafts were right.
+    pub fn add(&mut self, class: Class, drafted: usize, accepted: usize, memory: f64) {
+        let rates = &mut self.0[class.0];
+        for rate in &mut rates[..accepted] {
+            rate.add(1.0, memory);
+        }
+        if accepted < drafted {
+            rates[accepted].add(0.0, memory);
+        }
+    }
+
+    /// What another record knows, with less certainty: where a new sequence begins.
+    pub fn inherit(&self) -> Acceptance {
+        let mut own = self.clone();
+        own.0.iter_mut().flatten().for_each(|m| m.count = m.count.min(8.0));
+        own
+    }
+
+    /// Tokens that a step with 0, 1, .. `most` drafts gives.
+    fn tokens(&self, class: Class, most: usize) -> Vec<f64> {
+        let (mut all, mut chance, mut sum) = (vec![1.0], 1.0, 1.0);
+        for rate in &self.0[class.0][..most] {
+            chance *= rate.value;
+            sum += chance;
+            all.push(sum);
+        }
+        all
+    }
+}
+
+/// Rows of a step beyond which no time is kept apart: larger steps are estimated from there.
+const ROWS: usize = 64;
+/// Upper ends of the ranges of context length whose costs are measured apart.
+const RANGES: [usize; 4] = [2048, 8192, 32768, usize::MAX];
+
+/// What steps and drafts take, in seconds.
+pub(crate) struct Costs {
+    /// By range of context and rows.
+    steps: Vec<[Mean; ROWS]>,
+    /// One pass of the draft head.
+    passes: [Mean; RANGES.len()],
+}
+
+impl Costs {
+    fn range(context: usize) -> usize {
+        RANGES.iter().position(|end| context <= *end).unwrap_or(RANGES.len() - 1)
+    }
+
+    pub fn add_step(&mut self, context: usize, rows: usize, time: Duration) {
+        if let Some(mean) = rows.checked_sub(1).and_then(|r| self.steps[Self::range(context)].get_mut(r)) {
+            add_time(mean, time);
+        }
+    }
+
+    pub fn add_passes(&mut self, context: usize, passes: usize, time: Duration) {
+        if passes > 0 {
+            add_time(&mut self.passes[Self::range(context)], time / passes as u32);
+        }
+    }
+
+    /// Seconds of a step of `rows` rows. Between measured sizes on a straight line; beyond them each row adds little, so
+    /// that it is tried and measured.
+    fn step(&self, context: usize, rows: usize) -> Option<f64> {
+        const HOPE: f64 = 0.04;
+        let known = |r: &usize| self.steps[Self::range(context)][*r - 1].known().map(|t| (*r as f64, t));
+        let below = (1..=rows.min(ROWS)).rev().find_map(|r| known(&r));
+        let above = (rows..=ROWS).find_map(|r| known(&r));
+        let rows = rows as f64;
+        match (below, above) {
+            (Some((r, t)), _) if r == rows => Some(t),
+            (Some((r0, t0)), Some((r1, t1))) => Some(t0 + (t1 - t0) * (rows - r0) / (r1 - r0)),
+            (Some((r, t)), None) => Some(t * (1.0 + HOPE * (rows - r) / (1.0 + HOPE * (r - 1.0)))),
+            (None, Some((_, t))) => Some(t),
+            (None, None) => None,
+        }
+    }
+
+    /// Seconds of a pass of the head; before any is measured: a share of a step.
+    fn pass(&self, context: usize) -> f64 {
+        let step = self.step(context, 1).unwrap_or(0.0);
+        self.passes[Self::range(context)].known().unwrap_or(0.1 * step)
+    }
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Costs { steps: vec![[Mean::NONE; ROWS]; RANGES.len()], passes: [Mean::NONE; RANGES.len()] }
+    }
+}
+
+/// Takes a time; one that was disturbed (the machine is shared) counts as three usual ones at most.
+fn add_time(mean: &mut Mean, time: Duration) {
+    let seconds = time.as_secs_f64();
+    let bounded = mean.known().map_or(seconds, |usual| seconds.min(3.0 * usual));
+    mean.add(bounded, 32.0);
+}
+
+/// Now and then another number of drafts than the best one, so that what is known of its neighbours stays true.
+#[derive(Default)]
+pub(crate) struct Probe {
+    plain: usize,
+    drafted: usize,
+}
+
+impl Probe {
+    /// The choice as it is, or a try beside it; `other` is what could be tried where no drafts were chosen.
+    pub fn next(&mut self, choice: Option<(Class, usize)>, other: Option<&Candidate>) -> Option<(Class, usize)> {
+        const PLAIN: usize = 64;
+        const DRAFTED: usize = 128;
+        let Some((class, depth)) = choice else {
+            self.plain += 1;
+            let try_one = self.plain.is_multiple_of(PLAIN);
+            return other.filter(|c| try_one && c.most > 0).map(|c| (c.class, 1));
+        };
+        self.drafted += 1;
+        let deeper = usize::from(self.drafted.is_multiple_of(DRAFTED) && depth < MAX_MTP);
+        Some((class, depth + if class.is_mtp() { deeper } else { 0 }))
+    }
+}
+
+/// What a sequence could draft with, and how often that was right so far.
+pub(crate) struct Candidate {
+    pub class: Class,
+    /// Most drafts that make sense.
+    pub most: usize,
+}
+
+/// Where a choice is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// Tokens of the sequence.
+    pub context: usize,
+    /// Sequences that decode together, this one included; each is taken to choose alike.
+    pub sequences: usize,
+}
+
+/// The drafter and the number of drafts with the most tokens a second; `None`: no drafts. `force`: at least one draft, if
+/// there is any candidate.
+pub(crate) fn choose(
+    costs: &Costs,
+    acceptance: &Acceptance,
+    place: Place,
+    candidates: &[Candidate],
+    force: bool,
+) -> Option<(Class, usize)> {
+    let n = place.sequences as f64;
+    let plain = match costs.step(place.context, place.sequences) {
+        Some(seconds) => n / seconds,
+        // Nothing is measured yet: begin plainly, so that there is something to compare with.
+        None => f64::INFINITY,
+    };
+    let mut best = (if force { 0.0 } else { plain }, None);
+    for c in candidates {
+        for (depth, tokens) in acceptance.tokens(c.class, c.most).into_iter().enumerate().skip(1) {
+            let rows = place.sequences * (1 + depth);
+            let step = costs.step(place.context, rows).unwrap_or(1.0);
+            let drafts = if c.class.is_mtp() { depth as f64 * costs.pass(place.context) } else { 0.0 };
+            let rate = n * tokens / (step + drafts);
+            if rate > best.0 {
+                best = (rate, Some((c.class, depth)));
+            }
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(step: impl Fn(usize) -> u64, pass: u64) -> Costs {
+        let mut costs = Costs::default();
+        for rows in 1..=40 {
+            costs.add_step(100, rows, Duration::from_micros(step(rows)));
+        }
+        costs.add_passes(100, 1, Duration::from_micros(pass));
+        costs
+    }
+
+    fn acceptance(rate: f64) -> Acceptance {
+        let mut a = Acceptance::default();
+        a.0.iter_mut().flatten().for_each(|m| m.value = rate);
+        a
+    }
+
+    fn pick(costs: &Costs, rate: f64, sequences: usize) -> usize {
+        let place = Place { context: 100, sequences };
+        let mtp = [Candidate { class: Class::MTP, most: MAX_MTP }];
+        choose(costs, &acceptance(rate), place, &mtp, false).map_or(0, |(_, depth)| depth)
+    }
+
+    #[test]
+    fn deep_where_rows_are_cheap_and_drafts_are_right() {
+        let cheap = costs(|r| 1000 + 30 * r as u64, 50);
+        assert_eq!(pick(&cheap, 0.95, 1), 5);
+        assert!((1..5).contains(&pick(&cheap, 0.6, 1)));
+        assert_eq!(pick(&cheap, 0.05, 1), 0, "two rows and a pass cost more than a twentieth of a token brings");
+    }
+
+    #[test]
+    fn none_where_rows_are_dear() {
+        let dear = costs(|r| 1000 * r as u64, 50);
+        assert_eq!(pick(&dear, 0.95, 1), 0);
+        // Many sequences fill the machine by themselves.
+        let full = costs(|r| if r <= 8 { 1000 } else { 125 * r as u64 }, 50);
+        assert!(pick(&full, 0.8, 1) > 0);
+        assert_eq!(pick(&full, 0.8, 8), 0);
+    }
+
+    #[test]
+    fn begins_plainly_and_then_tries() {
+        let mut costs = Costs::default();
+        assert_eq!(pick(&costs, 0.75, 1), 0);
+        costs.add_step(100, 1, Duration::from_millis(1));
+        assert!(pick(&costs, 0.75, 1) > 0, "rows are hoped to be cheap until they are measured");
+        let place = Place { context: 100, sequences: 1 };
+        let suffix = [Candidate { class: Class::suffix(0), most: 3 }];
+        let dear = self::costs(|r| 1000 * r as u64, 50);
+        assert_eq!(choose(&dear, &acceptance(0.1), place, &suffix, false), None);
+        assert_eq!(choose(&dear, &acceptance(0.1), place, &suffix, true), Some((Class::suffix(0), 1)));
+    }
+
+    #[test]
+    fn acceptance_is_conditional_and_forgets() {
+        let mut a = Acceptance::default();
+        for _ in 0..200 {
+            a.add(Class::MTP, 3, 1, 32.0);
+        }
+        let tokens = a.tokens(Class::MTP, 3);
+        assert!(tokens[1] > 1.95 && tokens[2] < tokens[1] + 0.05, "{tokens:?}");
+        let mut new = a.inherit();
+        for _ in 0..20 {
+            new.add(Class::MTP, 3, 3, 32.0);
+        }
+        assert!(new.tokens(Class::MTP, 3)[3] > 2.4, "a new sequence is not bound by the old ones");
+    }
+
+    #[test]
+    fn a_disturbed_time_hardly_counts() {
+        let mut costs = Costs::default();
+        (0..32).for_each(|_| costs.add_step(1, 1, Duration::from_millis(1)));
+        costs.add_step(1, 1, Duration::from_secs(5));
+        assert!(costs.step(1, 1).unwrap() < 1.1e-3);
+        assert_eq!(costs.step(40_000, 1), None, "other ranges of context have costs of their own");
+    }
+}

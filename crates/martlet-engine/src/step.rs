@@ -1,0 +1,230 @@
+//! One step of the engine: rows of many sequences computed, tokens sampled and drafts checked, new drafts made, states
+//! kept.
+
+use crate::draft::policy::{Candidate, Class, MAX_MTP, MAX_SUFFIX, Place, choose};
+use crate::draft::{DrafterChoice, Job, Kind};
+use crate::events::EngineError;
+use crate::runner::{SeqInput, StepError};
+use crate::schedule::{Want, chunk_beside_answers, plan};
+use crate::sequence::{Sequence, Taken};
+use crate::worker::Worker;
+use martlet_device::Device;
+use std::time::{Duration, Instant};
+
+/// The rows of one running sequence in a step.
+struct Part {
+    /// Its place among the running.
+    at: usize,
+    rows: usize,
+    /// The last known token is among them, so that tokens are sampled.
+    last: bool,
+    /// It was past its prompt before the step.
+    decoding: bool,
+    /// Tokens computed before the step.
+    start: usize,
+}
+
+impl<D: Device> Worker<D> {
+    pub fn step(&mut self) {
+        let now = Instant::now();
+        let wants: Vec<Want> = self.running.iter().map(|s| s.want(now)).collect();
+        let mixed = wants.iter().any(|w| w.decoding) && wants.iter().any(|w| !w.decoding);
+        let chunk = self.options.prefill_chunk;
+        let gap = self.options.max_gap.as_secs_f64();
+        let chunk = if mixed { chunk_beside_answers(chunk, gap, self.row_seconds) } else { chunk };
+        let mut rows = plan(&wants, self.runner.max_rows(), chunk);
+        self.take_pages(&mut rows);
+        if rows.iter().all(|r| *r == 0) {
+            return;
+        }
+        if let Err(e) = self.compute(&rows) {
+            let error = EngineError::from(&e);
+            let ends = self.running.iter().map(|_| Some(Err(error.clone()))).collect();
+            self.retire(ends);
+        }
+    }
+
+    fn compute(&mut self, rows: &[usize]) -> Result<(), StepError> {
+        let started = Instant::now();
+        let parts = self.run_rows(rows)?;
+        let taken = self.check_drafts(&parts)?;
+        let time = started.elapsed();
+        self.record(&parts, time);
+        self.make_drafts(&parts, &taken)?;
+        self.stats.steps += 1;
+        self.stats.device_time += started.elapsed();
+        for part in &parts {
+            let sequence = &mut self.running[part.at];
+            if sequence.keep_points.contains(&sequence.computed()) {
+                let mut sequence = self.running.swap_remove(part.at);
+                self.keep(&mut sequence);
+                self.running.push(sequence);
+                let last = self.running.len() - 1;
+                self.running.swap(part.at, last);
+            }
+        }
+        let mut ends = vec![None; self.running.len()];
+        for (part, taken) in parts.iter().zip(taken) {
+            ends[part.at] = taken.end;
+        }
+        self.retire(ends);
+        Ok(())
+    }
+
+    fn run_rows(&mut self, rows: &[usize]) -> Result<Vec<Part>, StepError> {
+        let mut parts = Vec::new();
+        let mut tokens = Vec::new();
+        for (at, sequence) in self.running.iter_mut().enumerate().filter(|(i, _)| rows[*i] > 0) {
+            let (decoding, start) = (sequence.is_decoding(), sequence.computed());
+            let (rows, last) = sequence.prepare(rows[at]);
+            tokens.push(sequence.next_tokens(rows));
+            parts.push(Part { at, rows, last, decoding, start });
+        }
+        let mut inputs = Vec::new();
+        let mut running = self.running.iter_mut().enumerate();
+        for (part, tokens) in parts.iter().zip(&tokens) {
+            let Some((_, sequence)) = running.find(|(i, _)| *i == part.at) else { continue };
+            let tentative = if part.decoding { part.rows - 1 } else { 0 };
+            let outputs = if part.last { 1 + tentative } else { 0 };
+            inputs.push(SeqInput { seq: sequence.state_mut(), tokens, tentative, outputs });
+        }
+        self.runner.step(&mut inputs)?;
+        Ok(parts)
+    }
+
+    /// Samples where the known tokens of sequences ended, and behind each draft; settles which drafts were right.
+    fn check_drafts(&mut self, parts: &[Part]) -> Result<Vec<Taken>, StepError> {
+        let mut checks = Vec::new();
+        for part in parts {
+            let sequence = &mut self.running[part.at];
+            checks.push(if part.last { sequence.checked() } else { Vec::new() });
+        }
+        let rows = parts.iter().zip(&checks).flat_map(|(part, checks)| {
+            let sequence = &self.running[part.at];
+            checks.iter().map(|c| sequence.sample_row(c))
+        });
+        let rows: Vec<_> = rows.collect();
+        let mut sampled = if rows.is_empty() { Vec::new() } else { self.runner.sample(&rows)? }.into_iter();
+        drop(rows);
+        let mut all = Vec::new();
+        for (part, checks) in parts.iter().zip(&checks) {
+            let sequence = &mut self.running[part.at];
+            if checks.is_empty() {
+                sequence.report_prefill();
+                all.push(Taken::default());
+                continue;
+            }
+            let before = sequence.latest_token();
+            let taken = sequence.take(sampled.by_ref().take(checks.len()).collect());
+            if let (Some(before), Some(now)) = (before, sequence.latest_token()) {
+                self.stats.longest_gap = self.stats.longest_gap.max(now - before);
+            }
+            if part.rows > 1 && part.decoding {
+                self.runner.commit(sequence.state_mut(), taken.accepted)?;
+            }
+            self.stats.generated_tokens += taken.tokens.len() as u64;
+            if taken.drafted > 0 {
+                self.acceptance.add(taken.class, taken.drafted, taken.right, 64.0);
+                let stats = match taken.class.kind() {
+                    Kind::Mtp => &mut self.stats.mtp,
+                    Kind::Suffix => &mut self.stats.suffix,
+                };
+                stats.add(taken.drafted, taken.right);
+            }
+            all.push(taken);
+        }
+        Ok(all)
+    }
+
+    /// Learns what the step cost.
+    fn record(&mut self, parts: &[Part], time: Duration) {
+        let rows: usize = parts.iter().map(|p| p.rows).sum();
+        let prompts: usize = parts.iter().filter(|p| !p.decoding).map(|p| p.rows).sum();
+        self.stats.prompt_tokens += prompts as u64;
+        if prompts == 0 {
+            self.costs.add_step(self.context(parts), rows, time);
+        } else if prompts >= 16 {
+            let seconds = time.as_secs_f64() / rows as f64;
+            let known = self.row_seconds.get_or_insert(seconds);
+            *known += (seconds - *known) / 4.0;
+        }
+    }
+
+    /// The longest context of a step: what its cost is filed under.
+    fn context(&self, parts: &[Part]) -> usize {
+        parts.iter().map(|p| self.running[p.at].tokens.len()).max().unwrap_or(0)
+    }
+
+    /// Shows the draft head the rows that stay, and has drafts made where they pay.
+    fn make_drafts(&mut self, parts: &[Part], taken: &[Taken]) -> Result<(), StepError> {
+        if self.options.drafter == DrafterChoice::None {
+            return Ok(());
+        }
+        let context = self.context(parts);
+        let goes_on = |s: &Sequence, t: &Taken| t.end.is_none() && s.is_decoding();
+        let sequences = parts.iter().zip(taken).filter(|(p, t)| goes_on(&self.running[p.at], t)).count();
+        let place = Place { context, sequences };
+        let mut depths = Vec::new();
+        for (part, taken) in parts.iter().zip(taken) {
+            let wanted = goes_on(&self.running[part.at], taken);
+            depths.push(if wanted { self.choose_drafts(part.at, place) } else { 0 });
+        }
+        let Some(mtp) = &mut self.mtp else { return Ok(()) };
+        let started = Instant::now();
+        let mut jobs = Vec::new();
+        let mut running = self.running.iter_mut().enumerate();
+        for ((part, taken), &depth) in parts.iter().zip(taken).zip(&depths) {
+            let Some((_, sequence)) = running.find(|(i, _)| *i == part.at) else { continue };
+            // Behind each row comes the sequence's next token; behind its last one the stop token that ended it.
+            let next = (part.start + 1..=sequence.computed())
+                .filter_map(|i| sequence.tokens.get(i).or(taken.tokens.last()).copied())
+                .collect();
+            jobs.push(Job { sequence, start: part.start, next, depth });
+        }
+        mtp.draft(&mut self.runner, &mut jobs)?;
+        let passes = depths.iter().copied().max().unwrap_or(0);
+        self.costs.add_passes(context, passes, started.elapsed());
+        if let Some(replace) = &self.options.replace_draft {
+            for sequence in self.running.iter_mut().filter(|s| s.drafts.class.is_mtp()) {
+                let at = sequence.tokens.len();
+                sequence.drafts.tokens.iter_mut().enumerate().for_each(|(i, t)| *t = replace(at + i, *t));
+            }
+        }
+        Ok(())
+    }
+
+    /// Chooses who drafts for the running sequence `at`. Look-ups are done at once; for the draft head it gives the number
+    /// of drafts to make.
+    fn choose_drafts(&mut self, at: usize, place: Place) -> usize {
+        let sequence = &mut self.running[at];
+        let most = sequence.tokens_left().saturating_sub(1);
+        let mut candidates = Vec::new();
+        let mut found = 0;
+        if self.options.drafter != DrafterChoice::Mtp
+            && let Some((end, class)) = sequence.suffix.find(&sequence.tokens)
+        {
+            found = end;
+            candidates.push(Candidate { class, most: most.min(MAX_SUFFIX).min(sequence.tokens.len() - end) });
+        }
+        if self.mtp.is_some() {
+            candidates.push(Candidate { class: Class::MTP, most: most.min(MAX_MTP) });
+        }
+        let choice = match self.options.draft_depth {
+            Some(depth) => candidates.first().map(|c| (c.class, depth.min(c.most))),
+            None => {
+                let force = self.options.drafter != DrafterChoice::Auto;
+                let choice = choose(&self.costs, &sequence.acceptance, place, &candidates, force);
+                sequence.probe.next(choice, candidates.last())
+            }
+        };
+        let Some((class, depth)) = choice.map(|(class, depth)| (class, depth.min(most))).filter(|(_, d)| *d > 0) else {
+            return 0;
+        };
+        sequence.drafts.class = class;
+        if class.is_mtp() {
+            return depth;
+        }
+        sequence.drafts.tokens = sequence.tokens[found..found + depth].to_vec();
+        0
+    }
+}

@@ -1,0 +1,434 @@
+//! The engine's thread: takes commands, opens and ends sequences, and sees that what they hold fits into the budget.
+
+use crate::draft::policy::{Acceptance, Costs};
+use crate::draft::{Drafter, DrafterChoice, Mtp};
+use crate::engine::EngineOptions;
+use crate::events::{EngineError, Finish};
+use crate::memory::{self, Budget};
+use crate::prefix::{Keys, PrefixCache, keep_points};
+use crate::runner::{Runner, StepError};
+use crate::sequence::Sequence;
+use crate::states::Kept;
+use crate::stats::Stats;
+use martlet_device::{Device, PAGE};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+pub(crate) enum Command {
+    Run(Box<Sequence>),
+    ClearCache,
+    /// Somebody changed what `Worker` looks at between steps.
+    Wake,
+    Stop,
+}
+
+/// What the thread shares with its handle.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub stopping: Arc<AtomicBool>,
+    /// Requests that were sent and not begun.
+    pub queued: Arc<AtomicUsize>,
+    pub stats: Arc<Mutex<Stats>>,
+}
+
+/// The state of the engine's thread.
+pub(crate) struct Worker<D: Device> {
+    pub runner: Runner<D>,
+    inbox: Receiver<Command>,
+    shared: Shared,
+    /// Admitted, not yet begun; in order of arrival.
+    waiting: Vec<Sequence>,
+    /// In the order in which they were begun.
+    pub running: Vec<Sequence>,
+    pub options: EngineOptions,
+    pub prefix: Option<PrefixCache>,
+    pub keys: Keys,
+    budget: Budget,
+    /// Tokens between two states that are kept inside a long prompt.
+    ladder: usize,
+    /// The draft head, where it is used.
+    pub mtp: Option<Box<dyn Drafter<D> + Send>>,
+    pub costs: Costs,
+    /// Of all sequences so far.
+    pub acceptance: Acceptance,
+    /// Seconds that a row of a prompt takes.
+    pub row_seconds: Option<f64>,
+    pub stats: Stats,
+}
+
+impl<D: Device> Worker<D> {
+    pub fn new(
+        mut runner: Runner<D>,
+        inbox: Receiver<Command>,
+        shared: Shared,
+        options: EngineOptions,
+        budget: Budget,
+    ) -> Result<Worker<D>, StepError> {
+        let mtp = runner.has_mtp() && matches!(options.drafter, DrafterChoice::Auto | DrafterChoice::Mtp);
+        let ladder = ladder(&mut runner)?;
+        Ok(Worker {
+            keys: Keys::new(&options.model_key),
+            prefix: options.prefix_cache.then(PrefixCache::new),
+            mtp: mtp.then(|| Box::new(Mtp) as Box<dyn Drafter<D> + Send>),
+            runner,
+            inbox,
+            shared,
+            waiting: Vec::new(),
+            running: Vec::new(),
+            options,
+            budget,
+            ladder,
+            costs: Costs::default(),
+            acceptance: Acceptance::default(),
+            row_seconds: None,
+            stats: Stats::default(),
+        })
+    }
+
+    pub fn run(mut self) {
+        while self.receive() {
+            let started = Instant::now();
+            self.end_unwanted(started);
+            self.look_at_memory(started);
+            self.open_waiting(started);
+            self.step();
+            self.stats.step_time += started.elapsed();
+            self.publish();
+        }
+        let left = self.running.drain(..).chain(self.waiting.drain(..));
+        left.for_each(|s| s.finish(Ok(Finish::Cancelled)));
+    }
+
+    /// Takes all commands that are there, waiting for one when there is nothing to do. False at the end.
+    fn receive(&mut self) -> bool {
+        loop {
+            let command = if self.running.is_empty() && self.waiting.is_empty() {
+                match self.inbox.recv_timeout(memory::PERIOD) {
+                    Ok(command) => command,
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.look_at_memory(Instant::now());
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return false,
+                }
+            } else {
+                match self.inbox.try_recv() {
+                    Ok(command) => command,
+                    Err(TryRecvError::Empty) => return !self.shared.stopping.load(Ordering::Relaxed),
+                    Err(TryRecvError::Disconnected) => return false,
+                }
+            };
+            match command {
+                Command::Run(sequence) => self.waiting.push(*sequence),
+                Command::ClearCache => self.clear_cache(),
+                Command::Wake => self.fit(),
+                Command::Stop => return false,
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        self.stats.running = self.running.len();
+        self.stats.waiting = self.waiting.len();
+        self.stats.pages = self.runner.pages.held();
+        self.stats.pages_limit = self.runner.pages.limit();
+        if let Some(prefix) = &self.prefix {
+            self.stats.cache.entries = prefix.len();
+            self.stats.cache.state_bytes = prefix.state_bytes() as u64;
+        }
+        if let Ok(mut stats) = self.shared.stats.lock() {
+            stats.clone_from(&self.stats);
+        }
+    }
+
+    // --- beginning and ending -----------------------------------------------------------------------------------
+
+    /// Ends what was cancelled and what is too late.
+    fn end_unwanted(&mut self, now: Instant) {
+        let end = |s: &Sequence| match () {
+            () if s.is_cancelled() => Some(Ok(Finish::Cancelled)),
+            () if s.is_late(now) => Some(Ok(Finish::Deadline)),
+            () => None,
+        };
+        let ends = self.running.iter().map(end).collect();
+        self.retire(ends);
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|s| match end(s) {
+            None => true,
+            Some(result) => {
+                self.shared.queued.fetch_sub(1, Ordering::Relaxed);
+                self.stats.cancelled += 1;
+                s.finish(result);
+                false
+            }
+        });
+        self.waiting = waiting;
+    }
+
+    /// Begins waiting sequences while there is room, by rank and arrival.
+    fn open_waiting(&mut self, now: Instant) {
+        if self.waiting.is_empty() || self.runner.slots.free() == 0 {
+            return;
+        }
+        let mut order: Vec<usize> = (0..self.waiting.len()).collect();
+        order.sort_by_key(|i| self.waiting[*i].rank(now));
+        let mut waiting: Vec<Option<Sequence>> = std::mem::take(&mut self.waiting).into_iter().map(Some).collect();
+        for i in order {
+            let Some(mut sequence) = waiting[i].take() else { continue };
+            match self.begin(&mut sequence) {
+                Ok(true) => {
+                    self.shared.queued.fetch_sub(1, Ordering::Relaxed);
+                    self.running.push(sequence);
+                }
+                Ok(false) => waiting[i] = Some(sequence),
+                Err(e) => {
+                    self.shared.queued.fetch_sub(1, Ordering::Relaxed);
+                    self.stats.failed += 1;
+                    sequence.finish(Err(e));
+                }
+            }
+        }
+        self.waiting = waiting.into_iter().flatten().collect();
+    }
+
+    /// Gives a sequence its state, from the prefix cache as far as it goes. False when it has to wait.
+    fn begin(&mut self, sequence: &mut Sequence) -> Result<bool, EngineError> {
+        if self.runner.slots.free() == 0 {
+            return Ok(false);
+        }
+        let found = self.prefix.as_ref().and_then(|p| p.find(&self.keys, &sequence.tokens));
+        if self.is_computed_elsewhere(sequence, found.map_or(0, |(len, _)| len)) {
+            return Ok(false);
+        }
+        let state = match (&mut self.prefix, found) {
+            (Some(prefix), Some((_, key))) => {
+                let bytes = self.runner.page_bytes();
+                // Room for the copy of its last page. The entry itself is worth the most now, and goes last.
+                prefix.hit(&key, bytes);
+                while self.runner.pages.free() == 0 && prefix.evict(&mut self.runner) {}
+                match prefix.hit(&key, bytes) {
+                    Some(kept) => self.runner.resume(kept),
+                    None => self.runner.open(),
+                }
+            }
+            _ => self.runner.open(),
+        };
+        let state = state.map_err(|e| EngineError::from(&e))?;
+        let needed = sequence.tokens.len().div_ceil(PAGE) - state.pages().len();
+        if !self.free_pages(needed) {
+            self.runner.close(state);
+            if self.running.is_empty() {
+                let room = self.runner.pages.limit() * PAGE;
+                return Err(EngineError::Memory { tokens: sequence.tokens.len(), room });
+            }
+            return Ok(false);
+        }
+        let len = state.len();
+        sequence.acceptance = self.acceptance.inherit();
+        if self.prefix.is_some() {
+            let borders = &sequence.request.borders;
+            sequence.keep_points = keep_points(borders, sequence.tokens.len(), len, self.ladder);
+            sequence.kept = len;
+            match len {
+                0 => self.stats.cache.misses += 1,
+                _ => self.stats.cache.memory_hits += 1,
+            }
+        }
+        if sequence.counts.generated == 0 {
+            sequence.counts.cached = len;
+            self.stats.cached_tokens += len as u64;
+        }
+        sequence.state = Some(state);
+        Ok(true)
+    }
+
+    /// Whether another sequence is about to compute more of the same prefix than the cache has (`found` tokens): then it is
+    /// made to keep its state there, and the newcomer goes on from it.
+    fn is_computed_elsewhere(&mut self, sequence: &Sequence, found: usize) -> bool {
+        /// Fewer tokens are computed twice sooner than waited for.
+        const LEAST: usize = 64;
+        if self.prefix.is_none() {
+            return false;
+        }
+        for other in &mut self.running {
+            let common = sequence.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
+            let point = common.min(sequence.tokens.len() - 1).min(other.request.prompt.len());
+            let ahead = other.counts.generated == 0 && point > other.computed();
+            if ahead && point >= found + LEAST && other.request.priority == sequence.request.priority {
+                if let Err(at) = other.keep_points.binary_search(&point) {
+                    other.keep_points.insert(at, point);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Ends the running sequences that have an end, one entry of `ends` for each.
+    pub fn retire(&mut self, ends: Vec<Option<Result<Finish, EngineError>>>) {
+        let running = std::mem::take(&mut self.running);
+        for (mut sequence, end) in running.into_iter().zip(ends) {
+            let Some(result) = end else {
+                self.running.push(sequence);
+                continue;
+            };
+            match &result {
+                Ok(Finish::Cancelled) => self.stats.cancelled += 1,
+                Ok(_) => self.stats.finished += 1,
+                Err(_) => self.stats.failed += 1,
+            }
+            if result.is_ok() {
+                self.keep_at_end(&mut sequence);
+            }
+            // States first: whoever hears the last event may count on free room.
+            if let Some(state) = sequence.state.take() {
+                self.runner.close(state);
+            }
+            sequence.finish(result);
+        }
+    }
+
+    // --- what is kept -------------------------------------------------------------------------------------------
+
+    fn keep_at_end(&mut self, sequence: &mut Sequence) {
+        /// Fewer tokens are computed again sooner than kept.
+        const LEAST: usize = 16;
+        if sequence.computed() >= sequence.kept + LEAST {
+            self.keep(sequence);
+        }
+    }
+
+    /// Puts the state of a sequence into the prefix cache. Without room nothing is kept.
+    pub fn keep(&mut self, sequence: &mut Sequence) {
+        let (Some(prefix), Some(state)) = (&mut self.prefix, &sequence.state) else { return };
+        let len = state.len();
+        let key = self.keys.of(&sequence.tokens[..len]);
+        let gain = len - sequence.kept.min(len);
+        sequence.kept = len;
+        if prefix.contains(&key) {
+            prefix.hit(&key, self.runner.page_bytes());
+            return;
+        }
+        // A state that can not be exported is not kept; the sequence itself goes on.
+        if let Ok(kept) = self.runner.keep(state) {
+            prefix.insert(key, kept, gain, &mut self.runner);
+            self.fit();
+        }
+    }
+
+    fn clear_cache(&mut self) {
+        if let Some(prefix) = &mut self.prefix {
+            prefix.clear(&mut self.runner);
+        }
+        self.fit();
+        self.runner.release_idle();
+    }
+
+    // --- memory -------------------------------------------------------------------------------------------------
+
+    /// Brings the limit of pages in line with the budget and the kept states; evicts what is beyond it.
+    fn fit(&mut self) {
+        let page = self.runner.page_bytes().max(1) as u64;
+        loop {
+            let states = self.prefix.as_ref().map_or(0, |p| p.state_bytes() as u64);
+            let limit = self.budget.limit();
+            self.runner.pages.set_limit((limit.saturating_sub(states) / page) as usize);
+            let fits = states <= limit && self.runner.pages.held() <= self.runner.pages.limit();
+            if fits || !self.evict() {
+                return;
+            }
+        }
+    }
+
+    fn evict(&mut self) -> bool {
+        let evicted = self.prefix.as_mut().is_some_and(|p| p.evict(&mut self.runner));
+        self.stats.cache.evicted += u64::from(evicted);
+        evicted
+    }
+
+    /// Evicts until `pages` pages are free; false when there is nothing left to evict.
+    fn free_pages(&mut self, pages: usize) -> bool {
+        while self.runner.pages.free() < pages {
+            if !self.evict() {
+                return false;
+            }
+            self.fit();
+        }
+        true
+    }
+
+    fn look_at_memory(&mut self, now: Instant) {
+        let states = self.prefix.as_ref().map_or(0, |p| p.state_bytes());
+        let used = self.runner.pages.held() * self.runner.page_bytes() + states;
+        if self.budget.look(now, used as u64) {
+            self.fit();
+            self.runner.release_idle();
+        }
+    }
+
+    /// Takes the pages for the next `rows[i]` rows of each running sequence. Where none is free, kept states go, then the
+    /// sequences that were begun last give their room away and are computed again later. Sequences that still have no
+    /// room get no rows.
+    pub fn take_pages(&mut self, rows: &mut Vec<usize>) {
+        let mut i = 0;
+        while i < self.running.len() {
+            if rows[i] > 0 && !self.take_pages_of(i, rows) {
+                rows[i] = 0;
+                if i == 0 {
+                    let sequence = &self.running[0];
+                    let room = self.runner.pages.limit() * PAGE;
+                    let error = EngineError::Memory { tokens: sequence.tokens.len(), room };
+                    let mut ends = vec![None; self.running.len()];
+                    ends[0] = Some(Err(error));
+                    self.retire(ends);
+                    rows.remove(0);
+                    continue;
+                }
+            }
+            i += 1;
+        }
+    }
+
+    fn take_pages_of(&mut self, i: usize, rows: &mut Vec<usize>) -> bool {
+        loop {
+            let tokens = self.running[i].computed() + rows[i];
+            if self.runner.take_pages(self.running[i].state_mut(), tokens).is_ok() {
+                return true;
+            }
+            if self.evict() {
+                self.fit();
+                continue;
+            }
+            let last = self.running.len() - 1;
+            if last == i {
+                return false;
+            }
+            rows.pop();
+            self.preempt(last);
+        }
+    }
+
+    /// Sends a running sequence back to wait; what it had is computed again, with the same result.
+    fn preempt(&mut self, i: usize) {
+        let mut sequence = self.running.remove(i);
+        if let Some(state) = sequence.state.take() {
+            self.runner.close(state);
+        }
+        sequence.drafts.tokens.clear();
+        self.stats.preempted += 1;
+        self.shared.queued.fetch_add(1, Ordering::Relaxed);
+        self.waiting.insert(0, sequence);
+    }
+}
+
+/// Tokens between kept states such that the states take about as much as the pages between them.
+fn ladder<D: Device>(runner: &mut Runner<D>) -> Result<usize, StepError> {
+    let empty = runner.open()?;
+    let kept: Result<Kept, StepError> = runner.keep(&empty);
+    runner.close(empty);
+    let state = kept?.state.len();
+    let token = (runner.page_bytes() / PAGE).max(1);
+    Ok((state / token).clamp(512, 8192).next_multiple_of(256))
+}
