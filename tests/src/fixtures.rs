@@ -15,6 +15,19 @@ pub fn project(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
+/// Prompts of real conversations with fledgling (text alone), by name.
+pub fn prompts() -> Vec<(String, Vec<u32>)> {
+    let index = json("tests/fixtures/fledgling-golden/index.json");
+    let names = index["cases"].as_array().expect("cases").iter().filter_map(|c| c["name"].as_str());
+    let text = names.filter(|n| !n.contains("vision") && !n.contains("_4000"));
+    text.map(|name| {
+        let case = json(&format!("tests/fixtures/fledgling-golden/{name}.json"));
+        let ids = case["prompt_ids"].as_array().expect("ids").iter().filter_map(|v| v.as_u64());
+        (name.to_string(), ids.map(|id| id as u32).collect())
+    })
+    .collect()
+}
+
 /// A JSON file below the project's root.
 pub fn json(path: &str) -> serde_json::Value {
     let path = project(path);

@@ -31,8 +31,8 @@ pub struct EngineOptions {
     /// While answers run, prompts are computed in pieces that take about so long.
     pub max_gap: Duration,
     pub kv: KvScheme,
-    /// Bytes for keys, values and kept states of all sequences and of the prefix cache; `None`: as much as the sequences
-    /// may need, twice.
+    /// Bytes for keys, values and kept states of all sequences and of the prefix cache; `None`: what the sequences may need,
+    /// and as much for the cache.
     pub pool_bytes: Option<u64>,
     /// Asked now and then how much memory is free, so that the pool gives way; `None`: it never does.
     pub free_memory: Option<FreeMemory>,
@@ -211,10 +211,11 @@ fn page_bytes(spec: &ModelSpec, drafts: bool, kv: KvScheme) -> u64 {
     spec.page_bytes(drafts, kv).iter().sum::<usize>().max(1) as u64
 }
 
-/// Bytes of the pool: as asked for, and no more than is ever of use.
+/// Bytes of the pool.
 fn pool_bytes(spec: &ModelSpec, drafts: bool, context: usize, options: &EngineOptions) -> u64 {
-    let sequences = (options.sequences * context.div_ceil(PAGE)) as u64 * page_bytes(spec, drafts, options.kv);
-    options.pool_bytes.unwrap_or(sequences.saturating_mul(2))
+    let pages = context.div_ceil(PAGE) as u64 * page_bytes(spec, drafts, options.kv);
+    let each = pages.saturating_mul(2).saturating_add(8 * spec.state_bytes() as u64);
+    options.pool_bytes.unwrap_or(each.saturating_mul(options.sequences as u64))
 }
 
 /// What the runner is made for.

@@ -8,7 +8,7 @@ use crate::runner::{SeqInput, StepError};
 use crate::schedule::{Want, chunk_beside_answers, plan};
 use crate::sequence::{Sequence, Taken};
 use crate::worker::Worker;
-use martlet_device::Device;
+use martlet_device::{Device, PAGE};
 use std::time::{Duration, Instant};
 
 /// The rows of one running sequence in a step.
@@ -196,8 +196,12 @@ impl<D: Device> Worker<D> {
     /// Chooses who drafts for the running sequence `at`. Look-ups are done at once; for the draft head it gives the number
     /// of drafts to make.
     fn choose_drafts(&mut self, at: usize, place: Place) -> usize {
+        // Drafts are no reason to take room from others: they use the pages that are there.
+        let spare = self.runner.pages.free() / self.running.len();
         let sequence = &mut self.running[at];
-        let most = sequence.tokens_left().saturating_sub(1);
+        let held = sequence.state_mut().pages().len();
+        let room = ((held + spare) * PAGE).saturating_sub(sequence.tokens.len());
+        let most = sequence.tokens_left().saturating_sub(1).min(room);
         let mut candidates = Vec::new();
         let mut found = 0;
         if self.options.drafter != DrafterChoice::Mtp

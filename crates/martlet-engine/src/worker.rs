@@ -5,8 +5,8 @@ use crate::draft::{Drafter, DrafterChoice, Mtp};
 use crate::engine::EngineOptions;
 use crate::events::{EngineError, Finish};
 use crate::memory::{self, Budget};
-use crate::prefix::{Keys, PrefixCache, keep_points};
-use crate::runner::{Runner, StepError};
+use crate::prefix::{Key, Keys, PrefixCache, keep_points};
+use crate::runner::{Runner, SeqState, StepError};
 use crate::sequence::Sequence;
 use crate::states::Kept;
 use crate::stats::Stats;
@@ -202,28 +202,20 @@ impl<D: Device> Worker<D> {
         if self.is_computed_elsewhere(sequence, found.map_or(0, |(len, _)| len)) {
             return Ok(false);
         }
-        let state = match (&mut self.prefix, found) {
-            (Some(prefix), Some((_, key))) => {
-                let bytes = self.runner.page_bytes();
-                // Room for the copy of its last page. The entry itself is worth the most now, and goes last.
-                prefix.hit(&key, bytes);
-                while self.runner.pages.free() == 0 && prefix.evict(&mut self.runner) {}
-                match prefix.hit(&key, bytes) {
-                    Some(kept) => self.runner.resume(kept),
-                    None => self.runner.open(),
-                }
-            }
-            _ => self.runner.open(),
+        let room = |worker: &Self| {
+            let room = worker.runner.pages.limit() * PAGE;
+            EngineError::Memory { tokens: sequence.tokens.len(), room }
         };
-        let state = state.map_err(|e| EngineError::from(&e))?;
+        let state = match self.resume(found.map(|(_, key)| key)) {
+            Ok(state) => state,
+            Err(StepError::Pages { .. }) if self.running.is_empty() => return Err(room(self)),
+            Err(StepError::Pages { .. }) => return Ok(false),
+            Err(e) => return Err(EngineError::from(&e)),
+        };
         let needed = sequence.tokens.len().div_ceil(PAGE) - state.pages().len();
         if !self.free_pages(needed) {
             self.runner.close(state);
-            if self.running.is_empty() {
-                let room = self.runner.pages.limit() * PAGE;
-                return Err(EngineError::Memory { tokens: sequence.tokens.len(), room });
-            }
-            return Ok(false);
+            return if self.running.is_empty() { Err(room(self)) } else { Ok(false) };
         }
         let len = state.len();
         sequence.acceptance = self.acceptance.inherit();
@@ -242,6 +234,21 @@ impl<D: Device> Worker<D> {
         }
         sequence.state = Some(state);
         Ok(true)
+    }
+
+    /// A state that goes on from an entry of the prefix cache, or an empty one.
+    fn resume(&mut self, key: Option<Key>) -> Result<SeqState, StepError> {
+        let (Some(prefix), Some(key)) = (&mut self.prefix, key) else { return self.runner.open() };
+        let bytes = self.runner.page_bytes();
+        // Room for the copy of its last page. What was just wanted is worth the most, and goes last.
+        prefix.hit(&key, bytes);
+        while self.runner.pages.free() == 0 && prefix.evict(&mut self.runner) {
+            self.stats.cache.evicted += 1;
+        }
+        match prefix.hit(&key, bytes) {
+            Some(kept) => self.runner.resume(kept),
+            None => self.runner.open(),
+        }
     }
 
     /// Whether another sequence is about to compute more of the same prefix than the cache has (`found` tokens): then it is

@@ -89,6 +89,15 @@ impl ModelSpec {
         };
         self.cached_layers(drafts).filter_map(one).collect()
     }
+
+    /// Bytes of the recurrent states and convolution inputs of one sequence in f32; a device may keep a little more.
+    pub fn state_bytes(&self) -> usize {
+        let one = |l: &LayerSpec| match l.mixer {
+            MixerSpec::Attention(_) => 0,
+            MixerSpec::GatedDelta(g) => 4 * (g.value_heads * g.key_dim * g.value_dim + (g.taps - 1) * g.channels()),
+        };
+        self.layers.iter().map(one).sum()
+    }
 }
 
 impl MlpSpec {
