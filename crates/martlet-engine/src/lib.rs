@@ -4,6 +4,7 @@
 //! what tests use directly: one step over any rows of any sequences.
 
 mod admit;
+pub mod disk;
 mod engine;
 mod events;
 mod mtp_check;
