@@ -36,4 +36,5 @@ pub use session::{Options, Session};
 pub use source::{EmbeddedModel, ModelSource};
 pub use turn::Turn;
 
+pub use martlet_engine::disk;
 pub use martlet_engine::{ParamError, Refused, Sampling, Timings};

@@ -209,9 +209,9 @@ impl DiskCache {
         self.shared.clear()
     }
 
-    /// Reads everything, and deletes what is damaged.
-    pub fn verify(&self) -> Verified {
-        reader::verify(&self.shared)
+    /// Reads everything, and deletes what is damaged. `progress` is told how many bytes are done, of how many.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Verified {
+        reader::verify(&self.shared, progress)
     }
 }
 

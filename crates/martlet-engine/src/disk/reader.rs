@@ -89,10 +89,12 @@ fn read(file: &mut impl Read, bytes: u64) -> Result<Vec<u8>, Unreadable> {
 }
 
 /// Reads every segment, with little memory.
-pub fn verify(shared: &Shared) -> Verified {
+pub fn verify(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Verified {
     let headers = shared.lock().index.headers();
+    let total = headers.iter().map(Header::file_bytes).sum();
     let mut found = Verified::default();
     for header in headers {
+        progress(found.bytes, total);
         if shared.lock().index.get(&header.key).is_none() {
             continue; // it went with what it continued, or another thread saw to it
         }

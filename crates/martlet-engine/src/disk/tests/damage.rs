@@ -94,11 +94,11 @@ fn verify_finds_what_loads_would() {
     let cache = bench.open();
     store_chain(&cache);
     let total = folder_bytes(&bench.dir());
-    assert_eq!(cache.verify(), Verified { entries: 4, bytes: total, damaged: 0 });
+    assert_eq!(cache.verify(&mut |_, _| {}), Verified { entries: 4, bytes: total, damaged: 0 });
     flip(&path(&bench.dir(), 3), HEADER_BYTES + PAGE);
     flip(&path(&bench.dir(), 4), HEADER_BYTES + PAGE + STATE - 1);
-    assert_eq!(cache.verify(), Verified { entries: 4, bytes: total, damaged: 2 });
-    assert_eq!((cache.lengths(), cache.verify().entries, bench.log().len()), (vec![100, 300], 2, 2));
+    assert_eq!(cache.verify(&mut |_, _| {}), Verified { entries: 4, bytes: total, damaged: 2 });
+    assert_eq!((cache.lengths(), cache.verify(&mut |_, _| {}).entries, bench.log().len()), (vec![100, 300], 2, 2));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn another_version_is_left_alone_until_all_is_cleared() {
     let cache = bench.open();
     let stats = cache.stats();
     assert_eq!((stats.entries, stats.other_versions, stats.other_version_bytes), (4, 1, bytes.len() as u64));
-    assert!(!cache.contains(&key(50)) && cache.verify().entries == 4 && newer.exists());
+    assert!(!cache.contains(&key(50)) && cache.verify(&mut |_, _| {}).entries == 4 && newer.exists());
     store(&cache, 9, None, 0, 64);
     assert_eq!((cache.stats().other_versions, bench.log()), (1, vec![]));
     assert_eq!(cache.clear().unwrap().0, 6);
@@ -154,7 +154,7 @@ fn whatever_lies_in_the_folder_is_left_alone() {
     let log = bench.log();
     assert_eq!(log.len(), 1, "{log:?}");
     assert!(log[0].contains(&format!("{things} things")) && !log[0].contains(['\n', '\u{1b}']), "{log:?}");
-    cache.verify();
+    cache.verify(&mut |_, _| {});
     cache.clear().unwrap();
     assert_eq!(names(&dir).len(), things + 1, "and the lock");
 }
