@@ -2,7 +2,7 @@
 
 use super::Key;
 use super::format::Header;
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
 /// One stored segment.
@@ -31,6 +31,10 @@ impl Index {
 
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
     }
 
     /// Length of all files.
@@ -86,8 +90,9 @@ impl Index {
     /// Says that an entry was used; time never goes back.
     pub fn touch(&mut self, key: &Key, now: u64) {
         let mut next = Some(*key);
-        while let Some(entry) = next.and_then(|k| self.entries.get_mut(&k)) {
-            entry.last_use = entry.last_use.max(now);
+        // Ancestors of what was used later were used later too.
+        while let Some(entry) = next.and_then(|k| self.entries.get_mut(&k)).filter(|e| e.last_use < now) {
+            entry.last_use = now;
             next = entry.header.parent;
         }
     }
@@ -110,11 +115,11 @@ impl Index {
         Some(chain)
     }
 
-    /// Takes out an entry and all that depends on it; descendants come first.
-    pub fn remove(&mut self, key: &Key) -> Vec<Header> {
+    /// Takes out entries and all that depends on them; descendants come first.
+    pub fn remove(&mut self, keys: &[Key]) -> Vec<Header> {
+        let mut keys: HashSet<Key> = keys.iter().filter(|k| self.entries.contains_key(*k)).copied().collect();
         let mut gone = Vec::new();
-        if self.entries.contains_key(key) {
-            let mut keys = HashSet::from([*key]);
+        if !keys.is_empty() {
             // Parents come before children here.
             for header in self.headers() {
                 if keys.contains(&header.key) || header.parent.is_some_and(|p| keys.contains(&p)) {
@@ -144,9 +149,10 @@ impl Index {
 
     /// Takes out what was last used before `oldest`.
     pub fn expire(&mut self, oldest: u64) -> Vec<Header> {
-        let mut gone = self.headers();
-        gone.retain(|h| self.entries[&h.key].last_use < oldest);
-        gone.reverse(); // a parent is used whenever its child is: its children are here too
+        let old = self.entries.values().filter(|e| e.last_use < oldest);
+        let mut gone: Vec<Header> = old.map(|e| e.header.clone()).collect();
+        // A parent is used whenever its child is: the children of what is old are here too, and go first.
+        gone.sort_by_key(|h| (Reverse(h.end), h.key));
         gone.iter().for_each(|header| self.take(header));
         gone
     }
@@ -260,10 +266,10 @@ mod tests {
     #[test]
     fn removal_takes_what_depends_on_it() {
         let mut index = index();
-        assert_eq!(keys(&index.remove(&[2; 32])), [3, 2]);
+        assert_eq!(keys(&index.remove(&[[2; 32]])), [3, 2]);
         assert_eq!(index.lengths(), [64, 129]);
-        assert!(index.remove(&[2; 32]).is_empty());
-        assert_eq!(keys(&index.remove(&[1; 32])), [4, 1]);
+        assert!(index.remove(&[[2; 32]]).is_empty());
+        assert_eq!(keys(&index.remove(&[[1; 32]])), [4, 1]);
         assert_eq!((index.len(), index.bytes(), index.lengths()), (0, 0, vec![]));
     }
 

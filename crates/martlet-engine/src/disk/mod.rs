@@ -58,7 +58,7 @@ pub struct Restored {
 #[derive(Clone)]
 pub struct DiskOptions {
     pub dir: PathBuf,
-    /// Most bytes of all segments together.
+    /// Most bytes of all segments together. What other processes are writing at the moment comes on top.
     pub bytes: u64,
     /// A segment that was not used for so long is deleted.
     pub ttl: Duration,

@@ -60,32 +60,37 @@ fn read_into(shared: &Shared, header: &Header, state: bool, to: &mut Restored) -
     let mut hasher = blake3::Hasher::new();
     to.pages.truncate((header.start / PAGE_TOKENS) as usize);
     for _ in 0..header.page_count() {
-        let page = read(&mut file, header.page_bytes)?;
-        hasher.update(&page);
-        to.pages.push(page);
+        to.pages.push(read(&mut file, header.page_bytes, &mut hasher)?);
     }
     if *hasher.finalize().as_bytes() != header.pages_hash {
         return Err(Unreadable::Hash("pages"));
     }
     if state {
-        to.state = read(&mut file, header.state_bytes)?;
-        if *blake3::hash(&to.state).as_bytes() != header.state_hash {
+        hasher.reset();
+        to.state = read(&mut file, header.state_bytes, &mut hasher)?;
+        if *hasher.finalize().as_bytes() != header.state_hash {
             return Err(Unreadable::Hash("state"));
         }
     }
     Ok(())
 }
 
-/// Reads so many bytes. The length of the file was held against them before.
-fn read(file: &mut impl Read, bytes: u64) -> Result<Vec<u8>, Unreadable> {
+/// Reads and hashes so many bytes, piece by piece while they are in the processor's cache. The length of the file was
+/// held against them before.
+fn read(file: &mut impl Read, bytes: u64, hasher: &mut blake3::Hasher) -> Result<Vec<u8>, Unreadable> {
+    const PIECE: usize = 1 << 18;
     let mut buffer = Vec::new();
     let length = usize::try_from(bytes).map_err(|_| Unreadable::Memory(bytes))?;
     buffer.try_reserve_exact(length).map_err(|_| Unreadable::Memory(bytes))?;
-    file.take(bytes).read_to_end(&mut buffer)?;
-    match buffer.len() == length {
-        true => Ok(buffer),
-        false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+    while buffer.len() < length {
+        let done = buffer.len();
+        let piece = PIECE.min(length - done);
+        if file.by_ref().take(piece as u64).read_to_end(&mut buffer)? != piece {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        hasher.update(&buffer[done..]);
     }
+    Ok(buffer)
 }
 
 /// Reads every segment, with little memory.

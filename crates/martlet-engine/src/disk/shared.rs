@@ -189,11 +189,12 @@ impl Shared {
     /// Drops from the index what is gone or has another length; notes uses by others. Names not in the index.
     fn forget_changed(&self, listing: &Listing) -> Vec<Key> {
         let mut state = self.lock();
-        for header in state.index.headers() {
-            match listing.segments.get(&header.key) {
-                Some(&(bytes, used)) if bytes == header.file_bytes() => state.index.touch(&header.key, seconds(used)),
-                _ => drop(state.index.remove(&header.key)),
-            }
+        let is_there = |h: &Header| listing.segments.get(&h.key).is_some_and(|&(bytes, _)| bytes == h.file_bytes());
+        let changed = state.index.entries().map(|e| &e.header).filter(|h| !is_there(h)).map(|h| h.key);
+        let changed: Vec<Key> = changed.collect();
+        state.index.remove(&changed);
+        for (key, &(_, used)) in &listing.segments {
+            state.index.touch(key, seconds(used));
         }
         listing.segments.keys().filter(|key| state.index.get(key).is_none()).copied().collect()
     }
@@ -242,7 +243,7 @@ impl Shared {
 
     /// An entry that could not be read is a miss from now on, as is what depends on it.
     pub fn discard(&self, key: &Key, why: &Unreadable) {
-        if self.lock().index.remove(key).is_empty() {
+        if self.lock().index.remove(&[*key]).is_empty() {
             return; // another thread saw to it
         }
         let held = self.folder.hold().ok();

@@ -17,6 +17,8 @@ const LONGEST_PAUSE: u32 = 255;
 
 /// Why a segment is not stored.
 enum Refusal {
+    /// Another process has stored it.
+    Known,
     Daily,
     Unfit,
     Disk(io::Error),
@@ -40,7 +42,8 @@ pub fn run(shared: &Shared) {
     loop {
         match next(shared) {
             Task::Store(job) => writer.store(*job),
-            Task::Sweep => writer.sweep(),
+            Task::Sweep if shared.folder.is_writable() => writer.sweep(),
+            Task::Sweep => {}
             Task::Close => return,
         }
         shared.lock().writing = None;
@@ -101,6 +104,7 @@ impl Writer<'_> {
                 state.counts.stored += 1;
                 self.failures = 0;
             }
+            Err(Refusal::Known) => {}
             Err(Refusal::Unfit) => state.counts.dropped_unfit += 1,
             Err(Refusal::Daily) => {
                 state.counts.dropped_daily += 1;
@@ -134,12 +138,15 @@ impl Writer<'_> {
         let (shared, bytes) = (self.shared, header.file_bytes());
         let held = shared.folder.hold()?;
         shared.refresh(Some(&held))?;
-        if !shared.lock().index.accepts(header) {
-            return Err(Refusal::Unfit);
-        }
         let allowance = Allowance::read(&held.file)?.at((shared.clock)());
         allowance.write(&held.file)?; // the day counts also where nothing is written
         shared.lock().allowance = allowance;
+        if shared.lock().index.get(&header.key).is_some() {
+            return Err(Refusal::Known);
+        }
+        if !shared.lock().index.accepts(header) {
+            return Err(Refusal::Unfit);
+        }
         if !allowance.admits(bytes, header.new_tokens(), shared.options.daily_writes) {
             return Err(Refusal::Daily);
         }
@@ -184,7 +191,7 @@ impl Writer<'_> {
         let held = shared.folder.hold()?;
         shared.refresh(Some(&held))?;
         if shared.lock().index.get(&key).is_some() {
-            return Ok(()); // another process was faster
+            return Err(Refusal::Known);
         }
         if !shared.lock().index.accepts(&header) || !shared.make_room(&held, bytes, header.parent.as_ref())? {
             return Err(Refusal::Unfit);
@@ -201,7 +208,7 @@ impl Writer<'_> {
             self.shared.refresh(Some(&held))?;
             self.shared.make_room(&held, 0, None)
         });
-        if let Err(e) = swept.map(drop).or_else(|e| if self.shared.folder.is_writable() { Err(e) } else { Ok(()) }) {
+        if let Err(e) = swept {
             self.shared.log(&format!("its folder can not be looked through: {e}"));
         }
     }
