@@ -159,6 +159,27 @@ fn whatever_lies_in_the_folder_is_left_alone() {
     assert_eq!(names(&dir).len(), things + 1, "and the lock");
 }
 
+#[cfg(unix)]
+#[test]
+fn what_takes_a_segments_place_is_neither_followed_nor_waited_for() {
+    let bench = Bench::new();
+    let cache = bench.open();
+    store_chain(&cache);
+    let [two, three] = [2, 3].map(|n| path(&bench.dir(), n));
+    let moved = bench.folder.path().join("moved");
+    fs::rename(&three, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &three).unwrap();
+    assert_eq!(load(&cache, 3), None);
+    fs::remove_file(&two).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&two).status().unwrap().success());
+    assert_eq!(load(&cache, 2), None);
+    fs::remove_file(&two).unwrap();
+    fs::create_dir(&two).unwrap();
+    store(&cache, 2, Some(1), 100, 300);
+    assert!(three.is_symlink() && two.is_dir() && moved.exists(), "they are not ours");
+    assert_eq!((load(&cache, 1), cache.stats().dropped_failed), (Some(restored(&CHAIN[..1])), 1));
+}
+
 #[test]
 fn a_huge_file_with_our_name_costs_nothing() {
     let bench = Bench::new();
@@ -189,7 +210,11 @@ fn a_lock_that_is_no_file_is_an_error() {
     for make in [
         |path: &Path| fs::create_dir(path).unwrap(),
         #[cfg(unix)]
-        |path: &Path| std::os::unix::fs::symlink("/dev/null", path).unwrap(),
+        |path: &Path| {
+            let file = path.with_extension("mine");
+            fs::write(&file, "mine").unwrap();
+            std::os::unix::fs::symlink(file, path).unwrap();
+        },
         #[cfg(unix)]
         |path: &Path| assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success()),
     ] {
