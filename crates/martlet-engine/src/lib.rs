@@ -5,6 +5,7 @@
 
 mod admit;
 mod constraint;
+pub mod disk;
 mod draft;
 mod engine;
 mod events;

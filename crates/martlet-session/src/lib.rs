@@ -37,4 +37,5 @@ pub use source::{EmbeddedModel, ModelSource};
 pub use turn::Turn;
 
 pub use martlet_device::{KvScheme, PAGE};
+pub use martlet_engine::disk;
 pub use martlet_engine::{DrafterChoice, ParamError, Refused, Sampling, Stats, Timings};

@@ -1,6 +1,6 @@
 //! The command line: global flags and subcommands.
 
-use crate::commands::{chat, config, generate, inspect, quantize, template, tokenize};
+use crate::commands::{cache, chat, config, generate, inspect, quantize, template, tokenize};
 use crate::exit;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
@@ -38,6 +38,8 @@ pub enum Command {
     Inspect(inspect::Args),
     /// Write a checkpoint with packed weights (in the layout of MLX)
     Quantize(quantize::Args),
+    /// Look after what the prefix cache keeps on disk
+    Cache(cache::Args),
     /// Show settings and where they come from
     Config(config::Args),
     /// Print a completion script for a shell
@@ -158,6 +160,7 @@ impl Cli {
                 add(&mut flags, "think", args.think.choice());
             }
             Command::Template(args) => add(&mut flags, "think", args.think.choice()),
+            Command::Cache(args) => add(&mut flags, "cache_dir", args.what.place().dir.as_ref()),
             Command::Inspect(args) => {
                 // The argument is the nearer one.
                 flags.retain(|(key, _)| *key != "model" || args.path.is_none());

@@ -52,6 +52,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Template(args) => commands::template::run(args, &app(cli)?),
         Command::Inspect(args) => commands::inspect::run(args, &app(cli)?),
         Command::Quantize(args) => commands::quantize::run(args, &app(cli)?),
+        Command::Cache(args) => commands::cache::run(args, &app(cli)?),
         // The rest works where the settings are wrong.
         Command::Config(args) => match args.what {
             What::Path => config_path(),

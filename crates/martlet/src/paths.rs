@@ -12,6 +12,12 @@ pub fn config_file(environment: &dyn Fn(&str) -> Option<String>) -> Option<(Path
     Some((base.config_dir().join("martlet").join("config.toml"), false))
 }
 
+/// The prefix cache on disk, unless a setting names another folder; `None` where there is no home.
+pub fn cache_dir() -> Option<PathBuf> {
+    let base = etcetera::choose_base_strategy().ok()?;
+    Some(base.cache_dir().join("martlet").join("prefix"))
+}
+
 /// Where the line editor keeps what was typed; `None` where there is no home.
 pub fn history_file() -> Option<PathBuf> {
     let base = etcetera::choose_base_strategy().ok()?;

@@ -9,12 +9,13 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 18] = [
+pub const SETTINGS: [(&str, &str, &str); 19] = [
     ("model", "fledgling", "checkpoint folder, .safetensors or .gguf file, or fledgling (built in)"),
     ("device", "auto", "auto, reference or cpu"),
     ("threads", "one for each physical core", "threads that compute"),
     ("context", "the model's own, as far as memory goes", "tokens of prompt and answer together"),
     ("prefill_chunk", "256", "most prompt tokens computed in one step; never changes a result"),
+    ("cache_dir", "martlet/prefix in the platform's cache folder", "folder of the prefix cache on disk"),
     ("color", "auto", "auto, always or never"),
     ("quiet", "false", "print nothing but answers and errors"),
     ("think", "the template's choice", "true: think before the answer; false: do not"),
@@ -39,6 +40,8 @@ pub struct Settings {
     pub threads: Option<usize>,
     pub context: Option<usize>,
     pub prefill_chunk: usize,
+    /// None: [`crate::paths::cache_dir`].
+    pub cache_dir: Option<PathBuf>,
     pub color: ColorChoice,
     pub quiet: bool,
     pub think: Option<bool>,
@@ -170,6 +173,7 @@ impl Settings {
             threads: r.pick("threads", count)?,
             context: r.pick("context", tokens)?,
             prefill_chunk: r.pick("prefill_chunk", count)?.unwrap_or(256),
+            cache_dir: r.pick("cache_dir", text)?.map(PathBuf::from),
             color: r.pick("color", ColorChoice::from_str)?.unwrap_or_default(),
             quiet: r.pick("quiet", flag)?.unwrap_or(false),
             think: r.pick("think", flag)?,

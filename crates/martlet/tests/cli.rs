@@ -29,6 +29,7 @@ fn martlet(args: &[&str]) -> Run {
     command
         .env("HOME", &nowhere)
         .env("XDG_CONFIG_HOME", nowhere.join("config"))
+        .env("XDG_CACHE_HOME", nowhere.join("cache"))
         .env("XDG_DATA_HOME", nowhere.join("data"));
     command.args(args);
     Run { command, input: None }
@@ -394,11 +395,69 @@ fn a_quantised_copy_answers_as_the_built_in_one() {
     assert_eq!(run(&["-m", "fledgling"]), run(&[]));
 }
 
+/// A cache with a segment of a token and one that continues it.
+fn prefix_cache(dir: &Path) {
+    use martlet_session::disk::{DiskCache, DiskOptions, Segment};
+    let options = DiskOptions {
+        bytes: 1 << 20,
+        daily_writes: 1 << 20,
+        queue_bytes: 1 << 20,
+        ..DiskOptions::maintenance(dir.into(), std::sync::Arc::new(|line| panic!("{line}")))
+    };
+    let cache = DiskCache::open(options, std::sync::Arc::new(std::time::SystemTime::now)).unwrap();
+    let segment = |parent, start| {
+        let (pages, state) = (vec![vec![1; 100]], vec![2; 50]);
+        Segment { parent, start, end: start + 1, pages, state }
+    };
+    cache.put([1; 32], segment(None, 0));
+    cache.put([2; 32], segment(Some([1; 32]), 1));
+    cache.flush();
+}
+
+#[test]
+fn the_cache_on_disk_is_shown_checked_and_cleared() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("prefix");
+    let at = dir.to_str().unwrap();
+    let none = martlet(&["cache", "stats", "--json", "--dir", at]).json();
+    assert_eq!((&none["entries"], &none["dir"], dir.exists()), (&json!(0), &json!(at), false));
+
+    prefix_cache(&dir);
+    let stats = martlet(&["cache", "stats", "--json"]).env("MARTLET_CACHE_DIR", &dir).json();
+    assert_eq!((&stats["entries"], &stats["bytes"], &stats["written_today"]), (&json!(2), &json!(732), &json!(732)));
+    let text = martlet(&["cache", "stats", "--dir", at]).ok().out;
+    assert!(text.contains("segments       2\n") && text.contains("732 B"), "{text}");
+    let verified = martlet(&["cache", "verify", "--json", "--dir", at]).json();
+    assert_eq!(verified, json!({"dir": at, "entries": 2, "bytes": 732, "damaged": 0}));
+
+    let damaged = dir.join("02".repeat(32) + ".segment");
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    bytes[365] ^= 1;
+    std::fs::write(&damaged, bytes).unwrap();
+    let ran = martlet(&["cache", "verify", "--dir", at]).ran();
+    assert_eq!((ran.code, damaged.exists()), (1, false), "{ran:?}");
+    assert!(ran.out.contains("2 segments read") && ran.out.contains("1 damaged"), "{ran:?}");
+    assert!(ran.err.contains("the checksum of its state is wrong"), "{ran:?}");
+    assert!(ran.err.contains("error: 1 of 2 segments were damaged"), "{ran:?}");
+
+    // By way of the platform's folder: XDG_CACHE_HOME/martlet/prefix.
+    let home = folder.path().join("home");
+    prefix_cache(&home.join("martlet/prefix"));
+    let cleared = martlet(&["cache", "clear"]).env("XDG_CACHE_HOME", &home).ok().out;
+    assert!(cleared.contains("2 files deleted, 732 B"), "{cleared}");
+    let left = martlet(&["cache", "stats", "--json"]).env("XDG_CACHE_HOME", &home).json();
+    assert_eq!((&left["entries"], &left["written_today"]), (&json!(0), &json!(732)));
+
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let file = folder.path().join("file");
+    martlet(&["cache", "stats", "--dir", file.to_str().unwrap()]).fails(1, &["file", "can not be used"]);
+}
+
 #[test]
 fn help_completions_and_man_pages_are_there() {
     let help = martlet(&["--help"]).ok().out;
     assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
-    for command in ["chat", "generate", "tokenize", "template", "inspect", "quantize", "config"] {
+    for command in ["chat", "generate", "tokenize", "template", "inspect", "quantize", "cache", "config"] {
         let text = martlet(&[command, "--help"]).ok().out;
         assert!(text.contains("martlet ") && text.contains("--device"), "{text}");
     }

@@ -1,5 +1,6 @@
 //! One file for each subcommand.
 
+pub mod cache;
 pub mod chat;
 pub mod config;
 pub mod generate;
