@@ -147,6 +147,10 @@ impl Device for Cpu {
         Delta::new(spec, slots)
     }
 
+    fn delta_slot_bytes(&self, spec: DeltaSpec) -> usize {
+        Delta::slot_bytes(&spec)
+    }
+
     fn routes(&self, rows: usize, spec: RouteSpec) -> Result<RouteTable, DeviceError> {
         if spec.chosen > spec.experts {
             return Err(unsupported(format!("choose {} of {} experts", spec.chosen, spec.experts)));
@@ -349,6 +353,10 @@ impl Device for Cpu {
 
     fn kv_clear(&mut self, kv: &mut Kv, page: u32) {
         kv.clear(page);
+    }
+
+    fn kv_release(&mut self, kv: &mut Kv, page: u32) {
+        kv.release(page);
     }
 
     fn kv_copy(&mut self, kv: &mut Kv, from: u32, to: u32) {

@@ -136,7 +136,7 @@ impl Drop for Engine {
 /// The longest sequence: what was asked for, or else the model's own context as far as the KV budget goes.
 fn fit_context(spec: &ModelSpec, drafts: bool, options: &EngineOptions) -> Result<usize, EngineError> {
     const LEAST: usize = 256;
-    let per_token = (spec.kv_values_per_token(drafts) * options.kv.size()).max(1) as u64;
+    let per_token = spec.kv_bytes_per_token(drafts, options.kv).max(1) as u64;
     let sequences = options.sequences.max(1) as u64;
     let fits = options.kv_bytes.map_or(usize::MAX, |bytes| (bytes / per_token / sequences) as usize);
     let least = LEAST.min(spec.context);

@@ -27,4 +27,5 @@ pub use mtp::{Mtp, MtpConvention};
 pub use names::{expected_tensors, ignored_tensors};
 pub use rope::RopeSpec;
 pub use scratch::Scratch;
+pub use martlet_device::KvScheme;
 pub use spec::{LayerSpec, MAX_DRAFTS, MixerSpec, MlpSpec, ModelSpec, SamplingDefaults};

@@ -1,7 +1,7 @@
 //! What a config says, in the terms of the forward pass: the same for every architecture of the family.
 
 use crate::rope::RopeSpec;
-use martlet_device::{AttentionSpec, DeltaSpec, RouteSpec};
+use martlet_device::{AttentionSpec, DeltaSpec, KvScheme, KvSpec, RouteSpec};
 
 /// Most drafts that one sequence verifies in a step.
 pub const MAX_DRAFTS: usize = 15;
@@ -81,11 +81,11 @@ impl ModelSpec {
         self.layers.iter().chain(drafts.then_some(&self.mtp))
     }
 
-    /// Values (not bytes) of keys and values that one token adds over all attention layers, with `drafts` that of the
-    /// draft head included.
-    pub fn kv_values_per_token(&self, drafts: bool) -> usize {
+    /// Bytes of keys and values that one token adds over all attention layers, with `drafts` that of the draft head
+    /// included.
+    pub fn kv_bytes_per_token(&self, drafts: bool, scheme: KvScheme) -> usize {
         let one = |l: &LayerSpec| match l.mixer {
-            MixerSpec::Attention(a) => 2 * a.kv_heads * a.dim,
+            MixerSpec::Attention(a) => KvSpec { kv_heads: a.kv_heads, dim: a.dim, scheme }.token_bytes(),
             MixerSpec::GatedDelta(_) => 0,
         };
         self.cached_layers(drafts).map(one).sum()

@@ -7,8 +7,9 @@
 //! Blocks merge in order, from M = -inf, L = 0, O = 0: M' = max(M, m), f = exp(M - M'), g = exp(m - M'),
 //! L = fma(l, g, L * f), O = fma(o, g, O * f). Last y = O / L. Nothing depends on other rows or heads.
 
-use crate::lanes::{LANES, fma_lanes, lanes, largest, sum, total, widen_f16};
-use martlet_device::PAGE;
+use crate::kernels::kv_block;
+use crate::lanes::{dot, largest, total};
+use martlet_device::{KvScheme, PAGE};
 use martlet_tensor::math::exp;
 
 /// Keys of one block.
@@ -16,17 +17,12 @@ pub const BLOCK: usize = 256;
 /// Largest head size.
 pub const MAX_DIM: usize = 512;
 
-/// Stored keys and values.
-#[derive(Clone, Copy)]
-pub enum Pages<'a> {
-    F32(&'a [f32]),
-    F16(&'a [u16]),
-}
-
 /// One query head of one row.
 pub struct Attend<'a> {
     pub q: &'a [f32],
-    pub kv: Pages<'a>,
+    pub scheme: KvScheme,
+    /// All pages; see `kv_block.rs`.
+    pub bytes: &'a [u8],
     /// The sequence's pages.
     pub pages: &'a [u32],
     /// Keys and values of how many heads a page holds, and which one is read.
@@ -39,36 +35,10 @@ pub struct Attend<'a> {
 
 #[inline(always)]
 pub fn attention(a: &Attend<'_>, y: &mut [f32]) {
-    match a.kv {
-        Pages::F32(values) => attend(a, values, y),
-        Pages::F16(values) => attend(a, values, y),
-    }
-}
-
-/// A stored value.
-trait Stored: Copy {
-    fn widen(self) -> f32;
-}
-
-impl Stored for f32 {
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self
-    }
-}
-
-impl Stored for u16 {
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        widen_f16(self)
-    }
-}
-
-#[inline(always)]
-fn attend<T: Stored>(a: &Attend<'_>, store: &[T], y: &mut [f32]) {
     let dim = a.q.len();
-    let head = PAGE * dim;
+    let head = PAGE * a.scheme.head_bytes(dim);
     let plane = a.kv_heads * head;
+    let mut row = [0.0; MAX_DIM];
     let mut query = [0.0; MAX_DIM];
     query[..dim].copy_from_slice(a.q);
     let (mut max, mut weight) = (f32::NEG_INFINITY, 0.0f32);
@@ -79,9 +49,10 @@ fn attend<T: Stored>(a: &Attend<'_>, store: &[T], y: &mut [f32]) {
         let mut o = [0.0; MAX_DIM];
         for (page, from) in (0..count).step_by(PAGE).enumerate() {
             let at = a.pages[block / PAGE + page] as usize * 2 * plane + a.kv_head * head;
-            let (keys, tokens) = (&store[at..at + head], (count - from).min(PAGE));
+            let (keys, tokens) = (&a.bytes[at..at + head], (count - from).min(PAGE));
             for j in 0..tokens {
-                s[from + j] = a.scale * dot_stored(&query, &keys[j * dim..(j + 1) * dim]);
+                kv_block::load(a.scheme, keys, j, &mut row[..dim]);
+                s[from + j] = a.scale * dot(&query[..dim], &row[..dim]);
             }
         }
         let m = largest(&s[..count]);
@@ -91,9 +62,12 @@ fn attend<T: Stored>(a: &Attend<'_>, store: &[T], y: &mut [f32]) {
         let l = total(&s[..count]);
         for (page, from) in (0..count).step_by(PAGE).enumerate() {
             let at = a.pages[block / PAGE + page] as usize * 2 * plane + plane + a.kv_head * head;
-            let (values, tokens) = (&store[at..at + head], (count - from).min(PAGE));
+            let (values, tokens) = (&a.bytes[at..at + head], (count - from).min(PAGE));
             for j in 0..tokens {
-                add_stored(&mut o, s[from + j], &values[j * dim..(j + 1) * dim]);
+                kv_block::load(a.scheme, values, j, &mut row[..dim]);
+                for (o, v) in o.iter_mut().zip(&row[..dim]) {
+                    *o = s[from + j].mul_add(*v, *o);
+                }
             }
         }
         let merged = if m > max { m } else { max };
@@ -109,42 +83,11 @@ fn attend<T: Stored>(a: &Attend<'_>, store: &[T], y: &mut [f32]) {
     }
 }
 
-/// `lanes::dot` of a query, filled up with zeros, and a stored key.
-#[inline(always)]
-fn dot_stored<T: Stored>(q: &[f32; MAX_DIM], key: &[T]) -> f32 {
-    let mut acc = [0.0; LANES];
-    let whole = key.len() / LANES * LANES;
-    for at in (0..whole).step_by(LANES) {
-        let (mut k, part) = ([0.0; LANES], &key[at..at + LANES]);
-        for i in 0..LANES {
-            k[i] = part[i].widen();
-        }
-        fma_lanes(&mut acc, k, lanes(q, at));
-    }
-    if whole < key.len() {
-        let mut k = [0.0; LANES];
-        for (k, part) in k.iter_mut().zip(&key[whole..]) {
-            *k = part.widen();
-        }
-        fma_lanes(&mut acc, k, lanes(q, whole));
-    }
-    sum(acc)
-}
-
-/// o = fma(p, value, o).
-#[inline(always)]
-fn add_stored<T: Stored>(o: &mut [f32; MAX_DIM], p: f32, value: &[T]) {
-    for (o, v) in o.iter_mut().zip(value) {
-        *o = p.mul_add(v.widen(), *o);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::isa::Isa;
     use crate::kernel_set::KernelSet;
-    use crate::lanes::{dot, narrow_f16};
     use crate::testing::Random;
 
     /// The definition, in plain scalar steps; `key(j)` and `value(j)` are what is stored for index j.
@@ -186,24 +129,26 @@ mod tests {
             let (kv_heads, kv_head) = (3, 1);
             // Pages in no order, among others.
             let pages: Vec<u32> = (0..keys.div_ceil(PAGE) as u32).map(|p| 2 * (9 - p)).collect();
-            let full = r.vec(20 * 2 * kv_heads * PAGE * dim);
-            let halves: Vec<u16> = full.iter().map(|v| narrow_f16(*v)).collect();
             let q: Vec<f32> = r.vec(dim).iter().map(|v| 4.0 * v).collect();
-            let at = |plane: usize, j: usize| {
-                ((pages[j / PAGE] as usize * 2 + plane) * kv_heads + kv_head) * PAGE * dim + j % PAGE * dim
-            };
-            let plain = |plane, j| full[at(plane, j)..][..dim].to_vec();
-            let rounded = |plane, j| halves[at(plane, j)..][..dim].iter().map(|h| widen_f16(*h)).collect();
-            let want = [
-                (Pages::F32(&full), scalar(&q, keys, 0.3, |j| plain(0, j), |j| plain(1, j))),
-                (Pages::F16(&halves), scalar(&q, keys, 0.3, |j| rounded(0, j), |j| rounded(1, j))),
-            ];
-            for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-                for (kv, want) in &want {
+            for scheme in [KvScheme::F32, KvScheme::F16, KvScheme::Q8] {
+                let head = PAGE * scheme.head_bytes(dim);
+                let mut bytes = vec![0; 20 * 2 * kv_heads * head];
+                for block in bytes.chunks_exact_mut(head) {
+                    (0..PAGE).for_each(|token| kv_block::store(scheme, block, token, &r.vec(dim)));
+                }
+                let stored = |plane: usize, j: usize| {
+                    let block = (pages[j / PAGE] as usize * 2 + plane) * kv_heads + kv_head;
+                    let mut row = vec![0.0; dim];
+                    kv_block::load(scheme, &bytes[block * head..][..head], j % PAGE, &mut row);
+                    row
+                };
+                let want = scalar(&q, keys, 0.3, |j| stored(0, j), |j| stored(1, j));
+                for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
                     let mut y = vec![0.0; dim];
-                    let a = Attend { q: &q, kv: *kv, pages: &pages, kv_heads, kv_head, keys, scale: 0.3 };
+                    let (q, bytes, pages) = (&q, &bytes, &pages);
+                    let a = Attend { q, scheme, bytes, pages, kv_heads, kv_head, keys, scale: 0.3 };
                     (KernelSet::new(isa).attention)(&a, &mut y);
-                    assert_eq!(&y, want, "{dim} dimensions, {keys} keys, {isa}");
+                    assert_eq!(y, want, "{dim} dimensions, {keys} keys, {scheme:?}, {isa}");
                 }
             }
         }

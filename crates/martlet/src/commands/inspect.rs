@@ -3,7 +3,7 @@
 use crate::app::App;
 use crate::size;
 use martlet_chat::{Conversation, Message, Role};
-use martlet_model::{MixerSpec, MlpSpec, ModelSpec};
+use martlet_model::{KvScheme, MixerSpec, MlpSpec, ModelSpec};
 use martlet_session::{DraftCheck, check_drafts};
 use martlet_weights::{Layout, Report};
 use serde::Serialize;
@@ -149,7 +149,7 @@ impl Architecture {
             context: spec.context,
             tied_head: spec.tied,
             experts,
-            kv_bytes_per_token: spec.kv_values_per_token(mtp) * 2,
+            kv_bytes_per_token: spec.kv_bytes_per_token(mtp, KvScheme::F16),
             mtp,
         }
     }
