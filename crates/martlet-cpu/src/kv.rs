@@ -2,20 +2,18 @@
 //! is said in `kernels/kv_block.rs`.
 
 use crate::buffer::{Buffer, failed, unsupported};
-use crate::kernel_set::KernelSet;
-use crate::kernels::attention::{Attend, MAX_DIM};
-use crate::kernels::kv_block;
-use crate::pool::Pool;
-use martlet_device::{AttentionSpec, Batch, DeviceError, Heads, KvSpec, PAGE};
+use crate::kernels::attention::MAX_DIM;
+use crate::kernels::kv_block::{self, Plane};
+use martlet_device::{Batch, DeviceError, Heads, KvSpec, PAGE};
 use martlet_io::Reserve;
 use std::ops::Range;
 
 /// The pages of one attention layer.
 pub struct Kv {
-    spec: KvSpec,
+    pub(crate) spec: KvSpec,
     pages: usize,
     /// Memory is taken from the system as pages are written.
-    bytes: Reserve,
+    pub(crate) bytes: Reserve,
 }
 
 impl Kv {
@@ -34,10 +32,10 @@ impl Kv {
         page as usize * len..(page as usize + 1) * len
     }
 
-    /// Bytes of the keys (plane 0) or values (plane 1) of one head in a page.
-    fn block(&self, page: u32, plane: usize, h: usize) -> Range<usize> {
+    /// Bytes of the keys or values of one head in a page.
+    fn block(&self, page: u32, plane: Plane, h: usize) -> Range<usize> {
         let len = PAGE * self.spec.scheme.head_bytes(self.spec.dim);
-        let at = self.page(page).start + (plane * self.spec.kv_heads + h) * len;
+        let at = self.page(page).start + (plane as usize * self.spec.kv_heads + h) * len;
         at..at + len
     }
 
@@ -49,43 +47,14 @@ impl Kv {
             for i in 0..seq.rows {
                 let index = seq.start + i;
                 for h in 0..kv_heads {
-                    for (plane, heads) in [keys, values].into_iter().enumerate() {
+                    for (plane, heads) in [(Plane::Keys, keys), (Plane::Values, values)] {
                         let block = self.block(seq.pages[index / PAGE], plane, h);
-                        kv_block::store(scheme, &mut self.bytes[block], index % PAGE, x.head(first + i, heads, h));
+                        let block = &mut self.bytes[block];
+                        kv_block::store(scheme, plane, block, index % PAGE, x.head(first + i, heads, h));
                     }
                 }
             }
         }
-    }
-
-    /// Every query head of every row, shared out over the threads by (row, head).
-    pub(crate) fn attention(
-        &self,
-        kernels: &KernelSet,
-        pool: &Pool,
-        x: &Buffer,
-        queries: Heads,
-        spec: AttentionSpec,
-        b: &Batch,
-        y: &mut Buffer,
-    ) {
-        let AttentionSpec { heads, kv_heads, dim, scale } = spec;
-        assert!(queries.count == heads && queries.dim == dim && dim == self.spec.dim, "heads of the queries");
-        assert!(kv_heads == self.spec.kv_heads && heads % kv_heads == 0, "{heads} heads over {kv_heads}");
-        let (bytes, scheme) = (&*self.bytes, self.spec.scheme);
-        // Where each row belongs: its sequence's pages, and how many keys it sees.
-        let rows: Vec<(&[u32], usize)> =
-            b.seqs.iter().flat_map(|s| (0..s.rows).map(|i| (s.pages.as_slice(), s.start + i + 1))).collect();
-        let all_keys: usize = rows.iter().map(|(_, keys)| keys).sum();
-        let cost = (all_keys * dim / 8 / rows.len().max(1)).max(1);
-        let (cols, table) = (y.cols, y.first(rows.len()));
-        assert!(heads * dim <= cols, "{heads} heads of {dim} in {cols} columns");
-        pool.heads(table, cols, Heads::packed(0, heads, dim), cost, |r, h, y| {
-            let (pages, keys) = rows[r];
-            let q = x.head(r, queries, h);
-            let kv_head = h / (heads / kv_heads);
-            (kernels.attention)(&Attend { q, scheme, bytes, pages, kv_heads, kv_head, keys, scale }, y);
-        });
     }
 
     /// Keys and values of the first `len` tokens, two arrays [kv_heads, len, dim].
@@ -99,11 +68,12 @@ impl Kv {
             let mut out = vec![0.0; kv_heads * len * dim];
             for (i, place) in out.chunks_exact_mut(dim).enumerate() {
                 let (h, t) = (i / len, i % len);
-                kv_block::load(scheme, &self.bytes[self.block(pages[t / PAGE], plane, h)], t % PAGE, place);
+                let block = &self.bytes[self.block(pages[t / PAGE], plane, h)];
+                kv_block::load(scheme, plane, block, t % PAGE, place);
             }
             out
         };
-        Ok([plane(0), plane(1)])
+        Ok([plane(Plane::Keys), plane(Plane::Values)])
     }
 
     pub(crate) fn clear(&mut self, page: u32) {

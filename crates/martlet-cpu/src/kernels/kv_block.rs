@@ -1,64 +1,75 @@
 //! The keys, or the values, of one kv head in one page.
-//! layout: [token][dim], little-endian, of f32 or f16; or of i8 codes, and behind them the f32 scale of each token.
+//! layout: keys [dim][token], so that a vector of scores has a key in each lane; values [token][dim]. Of f32
+//! or f16, little-endian as every machine that this is built for; or i8 codes, and behind them the f32 scale of each token.
+#![allow(unsafe_code)]
 
 use crate::lanes::{finite, narrow_f16, widen_f16};
+use crate::simd::Simd;
 use martlet_device::{KvScheme, PAGE};
+
+/// Keys or values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    Keys,
+    Values,
+}
+
+impl Plane {
+    /// Where the values of one token's head are: first, and step.
+    fn places(self, token: usize, dim: usize) -> (usize, usize) {
+        match self {
+            Plane::Keys => (token, PAGE),
+            Plane::Values => (token * dim, 1),
+        }
+    }
+}
 
 /// 1.5 * 2^23: added, it rounds to an integer, half to even, whose two's complement is the end of the sum's bits.
 const ROUND: f32 = 12_582_912.0;
 
 /// Stores one token's head, rounded.
-pub fn store(scheme: KvScheme, block: &mut [u8], token: usize, x: &[f32]) {
+pub fn store(scheme: KvScheme, plane: Plane, block: &mut [u8], token: usize, x: &[f32]) {
     let (dim, largest) = (x.len(), scheme.largest());
+    let (first, step) = plane.places(token, dim);
     match scheme {
         KvScheme::F32 => {
-            for (place, x) in block[4 * token * dim..].chunks_exact_mut(4).zip(x) {
-                place.copy_from_slice(&finite(*x, largest).to_le_bytes());
-            }
+            let places = block.as_chunks_mut().0[first..].iter_mut().step_by(step);
+            places.zip(x).for_each(|(place, x)| *place = finite(*x, largest).to_le_bytes());
         }
         KvScheme::F16 => {
-            for (place, x) in block[2 * token * dim..].chunks_exact_mut(2).zip(x) {
-                place.copy_from_slice(&narrow_f16(*x).to_le_bytes());
-            }
+            let places = block.as_chunks_mut().0[first..].iter_mut().step_by(step);
+            places.zip(x).for_each(|(place, x)| *place = narrow_f16(*x).to_le_bytes());
         }
         KvScheme::Q8 => {
             let (codes, scales) = block.split_at_mut(PAGE * dim);
             let max = x.iter().map(|x| finite(*x, largest).abs()).fold(0.0, |m: f32, a| if a > m { a } else { m });
             let scale = if max / 127.0 < f32::MIN_POSITIVE { 0.0 } else { max / 127.0 };
-            scales[4 * token..4 * token + 4].copy_from_slice(&scale.to_le_bytes());
-            let codes = &mut codes[token * dim..(token + 1) * dim];
-            if scale == 0.0 {
-                return codes.fill(0);
-            }
-            for (code, x) in codes.iter_mut().zip(x) {
-                *code = (finite(*x, largest) / scale + ROUND).to_bits() as u8;
-            }
+            scales.as_chunks_mut().0[token] = scale.to_le_bytes();
+            let places = codes[first..].iter_mut().step_by(step);
+            let code = |x: f32| (finite(x, largest) / scale + ROUND).to_bits() as u8;
+            places.zip(x).for_each(|(place, x)| *place = if scale == 0.0 { 0 } else { code(*x) });
         }
     }
 }
 
 /// The stored values of one token's head.
-#[inline(always)]
-pub fn load(scheme: KvScheme, block: &[u8], token: usize, y: &mut [f32]) {
+pub fn load(scheme: KvScheme, plane: Plane, block: &[u8], token: usize, y: &mut [f32]) {
     let dim = y.len();
+    let (first, step) = plane.places(token, dim);
     match scheme {
         KvScheme::F32 => {
-            for (y, b) in y.iter_mut().zip(block[4 * token * dim..4 * (token + 1) * dim].chunks_exact(4)) {
-                *y = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-            }
+            let places = block.as_chunks().0[first..].iter().step_by(step);
+            y.iter_mut().zip(places).for_each(|(y, b)| *y = f32::from_le_bytes(*b));
         }
         KvScheme::F16 => {
-            for (y, b) in y.iter_mut().zip(block[2 * token * dim..2 * (token + 1) * dim].chunks_exact(2)) {
-                *y = widen_f16(u16::from_le_bytes([b[0], b[1]]));
-            }
+            let places = block.as_chunks().0[first..].iter().step_by(step);
+            y.iter_mut().zip(places).for_each(|(y, b)| *y = widen_f16(u16::from_le_bytes(*b)));
         }
         KvScheme::Q8 => {
             let (codes, scales) = block.split_at(PAGE * dim);
-            let b = &scales[4 * token..4 * token + 4];
-            let scale = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-            for (y, code) in y.iter_mut().zip(&codes[token * dim..(token + 1) * dim]) {
-                *y = f32::from(*code as i8) * scale;
-            }
+            let scale = f32::from_le_bytes(scales.as_chunks().0[token]);
+            let places = codes[first..].iter().step_by(step);
+            y.iter_mut().zip(places).for_each(|(y, code)| *y = f32::from(*code as i8) * scale);
         }
     }
 }
@@ -66,14 +77,80 @@ pub fn load(scheme: KvScheme, block: &[u8], token: usize, y: &mut [f32]) {
 /// Whether a block holds only what [`store`] can write: finite values.
 pub fn valid(scheme: KvScheme, block: &[u8], dim: usize) -> bool {
     match scheme {
-        KvScheme::F32 => block.chunks_exact(4).all(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_finite()),
-        KvScheme::F16 => block.chunks_exact(2).all(|b| u16::from_le_bytes([b[0], b[1]]) & 0x7c00 != 0x7c00),
+        KvScheme::F32 => block.as_chunks().0.iter().all(|b| f32::from_le_bytes(*b).is_finite()),
+        KvScheme::F16 => block.as_chunks().0.iter().all(|b| u16::from_le_bytes(*b) & 0x7c00 != 0x7c00),
         KvScheme::Q8 => {
             let (codes, scales) = block.split_at(PAGE * dim);
             let normal = f32::MIN_POSITIVE..=scheme.largest() / 127.0;
-            let scale = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-            scales.chunks_exact(4).map(scale).all(|s| s.to_bits() == 0 || normal.contains(&s))
-                && !codes.contains(&(i8::MIN as u8))
+            let good = |s: f32| s.to_bits() == 0 || normal.contains(&s);
+            scales.as_chunks().0.iter().all(|b| good(f32::from_le_bytes(*b))) && !codes.contains(&(i8::MIN as u8))
+        }
+    }
+}
+
+/// All keys of a block as f32, [dim, token].
+#[inline(always)]
+pub fn widen_keys<S: Simd>(scheme: KvScheme, block: &[u8], dim: usize, tile: &mut [f32]) {
+    assert!(block.len() == PAGE * scheme.head_bytes(dim) && tile.len() >= PAGE * dim, "keys of {dim}");
+    for row in 0..dim {
+        for at in (0..PAGE).step_by(S::WIDTH) {
+            // SAFETY: the kernel runs where the instruction set is; the block holds `dim` rows of 64 values, and in Q8
+            // behind them 64 scales, the tile as many (checked above). A register's width divides 64.
+            unsafe {
+                let v = widen::<S>(scheme, block.as_ptr(), row * PAGE + at);
+                let v = match scheme {
+                    KvScheme::Q8 => S::mul(v, S::load(block.as_ptr().add(PAGE * dim).cast::<f32>().add(at))),
+                    _ => v,
+                };
+                S::store(tile.as_mut_ptr().add(row * PAGE + at), v);
+            }
+        }
+    }
+}
+
+/// The values of the first tokens of a block as f32, [column / 64, token, 64]. What lies behind `dim` columns is of no
+/// meaning.
+#[inline(always)]
+pub fn widen_values<S: Simd>(scheme: KvScheme, block: &[u8], dim: usize, tokens: usize, tile: &mut [f32]) {
+    let width = dim.next_multiple_of(PAGE);
+    assert!(block.len() == PAGE * scheme.head_bytes(dim) && tile.len() >= PAGE * width, "values of {dim}");
+    assert!(tokens <= PAGE, "{tokens} tokens");
+    let whole = dim / S::WIDTH * S::WIDTH;
+    for token in 0..tokens {
+        let place = |column: usize| (column / PAGE * PAGE + token) * PAGE + column % PAGE;
+        // SAFETY: the kernel runs where the instruction set is; the block holds 64 rows of `dim` values, and in Q8 behind
+        // them 64 scales, the tile 64 of `width` (checked above). A register's width divides 64.
+        unsafe {
+            let scale = match scheme {
+                KvScheme::Q8 => S::splat(block.as_ptr().add(PAGE * dim).cast::<f32>().add(token).read_unaligned()),
+                _ => S::splat(0.0),
+            };
+            for column in (0..whole).step_by(S::WIDTH) {
+                let v = widen::<S>(scheme, block.as_ptr(), token * dim + column);
+                let v = if scheme == KvScheme::Q8 { S::mul(v, scale) } else { v };
+                S::store(tile.as_mut_ptr().add(place(column)), v);
+            }
+        }
+        if whole < dim {
+            let mut row = [0.0; crate::kernels::attention::MAX_DIM];
+            load(scheme, Plane::Values, block, token, &mut row[..dim]);
+            (whole..dim).for_each(|column| tile[place(column)] = row[column]);
+        }
+    }
+}
+
+/// A register of stored values, those of Q8 without their scale.
+///
+/// # Safety
+/// The machine has the instruction set, and the block that many values from `at` on.
+#[inline(always)]
+unsafe fn widen<S: Simd>(scheme: KvScheme, block: *const u8, at: usize) -> S::V {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match scheme {
+            KvScheme::F32 => S::load(block.cast::<f32>().add(at)),
+            KvScheme::F16 => S::halves(block.cast::<u16>().add(at)),
+            KvScheme::Q8 => S::codes(block.cast::<i8>().add(at)),
         }
     }
 }
