@@ -45,6 +45,11 @@ fn head_len(spec: &DeltaSpec) -> usize {
     spec.key_dim * spec.value_dim + capacity(spec) * (spec.key_dim + spec.value_dim + 1)
 }
 
+/// Values of the convolution's inputs.
+fn inputs_len(spec: &DeltaSpec) -> usize {
+    (spec.taps.saturating_sub(1) + spec.max_tentative) * spec.channels()
+}
+
 /// The parts of one head's values.
 fn split<'a>(spec: &DeltaSpec, values: &'a mut [f32]) -> Head<'a> {
     let (s, rest) = values.split_at_mut(spec.key_dim * spec.value_dim);
@@ -74,13 +79,18 @@ impl Delta {
         for _ in 0..slots {
             made.push(Slot {
                 heads: allocate("recurrent state", value_heads * head_len(&spec), 0.0)?,
-                inputs: allocate("recurrent state", (taps - 1 + spec.max_tentative) * spec.channels(), 0.0)?,
+                inputs: allocate("recurrent state", inputs_len(&spec), 0.0)?,
                 pending: 0,
                 tentative: 0,
                 tentative_inputs: 0,
             });
         }
         Ok(Delta { spec, slots: made })
+    }
+
+    /// Bytes of one slot.
+    pub(crate) fn slot_bytes(spec: &DeltaSpec) -> usize {
+        4 * (spec.value_heads * head_len(spec) + inputs_len(spec))
     }
 
     fn slot(&self, slot: u32) -> Result<&Slot, DeviceError> {
@@ -292,13 +302,19 @@ impl Delta {
     pub(crate) fn export(&self, slot: u32) -> Result<Vec<u8>, DeviceError> {
         let slot = self.slot(slot)?;
         let counts = [slot.pending, slot.tentative, slot.tentative_inputs];
+        let (parts, inputs) = Delta::parts(&self.spec, counts);
         let mut bytes = self.header();
+        bytes.reserve_exact(12 + 4 * (parts.iter().map(|p| p.len()).sum::<usize>() + inputs));
         for n in counts {
             bytes.extend((n as u32).to_le_bytes());
         }
-        let (parts, inputs) = Delta::parts(&self.spec, counts);
         for values in parts.into_iter().map(|p| &slot.heads[p]).chain([&slot.inputs[..inputs]]) {
-            bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+            // By blocks of known size: value by value the vector's end would be written each time.
+            let (blocks, rest) = values.as_chunks::<16>();
+            for block in blocks {
+                bytes.extend_from_slice(block.map(f32::to_le_bytes).as_flattened());
+            }
+            rest.iter().for_each(|v| bytes.extend_from_slice(&v.to_le_bytes()));
         }
         Ok(bytes)
     }
@@ -331,11 +347,14 @@ impl Delta {
         }
         self.clear(slot);
         let slot = &mut self.slots[slot as usize];
-        let mut words = values.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        for part in parts {
-            slot.heads[part].iter_mut().zip(&mut words).for_each(|(v, word)| *v = word);
-        }
-        slot.inputs[..input_len].iter_mut().zip(words).for_each(|(v, word)| *v = word);
+        let (mut words, _) = values.as_chunks::<4>();
+        let mut take = |values: &mut [f32]| {
+            let (here, rest) = words.split_at(values.len());
+            values.iter_mut().zip(here).for_each(|(v, word)| *v = f32::from_le_bytes(*word));
+            words = rest;
+        };
+        parts.into_iter().for_each(|part| take(&mut slot.heads[part]));
+        take(&mut slot.inputs[..input_len]);
         [slot.pending, slot.tentative, slot.tentative_inputs] = counts;
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The device: its options, its handles, and the trait. Work is done at once; an operation returns when it is finished.
 
+use crate::attend::Attention;
 use crate::buffer::{Buffer, count, failed, unsupported};
 use crate::delta::Delta;
 use crate::isa::Isa;
@@ -34,6 +35,7 @@ pub struct Cpu {
     kernels: KernelSet,
     scratch: Scratch,
     route_scratch: route::Scratch,
+    attention: Attention,
 }
 
 /// Weights [out, in] in tiles.
@@ -69,7 +71,7 @@ impl Cpu {
         }
         let pool = Pool::new(threads).map_err(|e| failed(format!("to start {threads} threads: {e}")))?;
         let (scratch, route_scratch) = (Scratch::default(), route::Scratch::default());
-        Ok(Cpu { pool, kernels: KernelSet::new(isa), scratch, route_scratch })
+        Ok(Cpu { pool, kernels: KernelSet::new(isa), scratch, route_scratch, attention: Attention::default() })
     }
 
     pub fn threads(&self) -> usize {
@@ -109,7 +111,7 @@ impl Device for Cpu {
 
     /// Neither threads nor instruction set are part of it: they change nothing.
     fn arithmetic_id(&self) -> String {
-        format!("cpu r1 q8 gdn{BORDER} attn{}", attention::BLOCK)
+        format!("cpu r2 q8 gdn{BORDER} attn{}", attention::BLOCK)
     }
 
     fn matrix(&self, m: &Stored<'_>, exact: bool) -> Result<Matrix, DeviceError> {
@@ -145,6 +147,10 @@ impl Device for Cpu {
 
     fn delta(&self, spec: DeltaSpec, slots: usize) -> Result<Delta, DeviceError> {
         Delta::new(spec, slots)
+    }
+
+    fn delta_slot_bytes(&self, spec: DeltaSpec) -> usize {
+        Delta::slot_bytes(&spec)
     }
 
     fn routes(&self, rows: usize, spec: RouteSpec) -> Result<RouteTable, DeviceError> {
@@ -202,7 +208,7 @@ impl Device for Cpu {
     }
 
     fn attention(&mut self, x: &Buffer, queries: Heads, kv: &Kv, spec: AttentionSpec, b: &Batch, y: &mut Buffer) {
-        kv.attention(&self.kernels, &self.pool, x, queries, spec, b, y);
+        self.attention.run(&self.kernels, &self.pool, x, queries, kv, spec, b, y);
     }
 
     fn sigmoid_gate(&mut self, gate: &Buffer, heads: Heads, b: &Batch, y: &mut Buffer) {
@@ -349,6 +355,10 @@ impl Device for Cpu {
 
     fn kv_clear(&mut self, kv: &mut Kv, page: u32) {
         kv.clear(page);
+    }
+
+    fn kv_release(&mut self, kv: &mut Kv, page: u32) {
+        kv.release(page);
     }
 
     fn kv_copy(&mut self, kv: &mut Kv, from: u32, to: u32) {

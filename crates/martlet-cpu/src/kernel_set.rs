@@ -8,6 +8,7 @@ use crate::acts::{self, Tile};
 use crate::isa::Isa;
 use crate::kernels::{attention, conv_silu, elementwise, embed, gdn, matmul, norm, rope, route};
 use crate::lanes::Lanes;
+use crate::simd;
 use crate::tiles::Weights;
 
 macro_rules! kernels {
@@ -39,6 +40,7 @@ macro_rules! kernels {
             /// Without it, a fused multiply-add is a call into the mathematical library: right, and slow.
             const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
             type CodeProducts = matmul::codes::Plain<FUSED>;
+            type Vectors = simd::Plain;
             $(pub fn $name($($arg: $type),*) $(-> $out)? {
                 $body($($arg),*)
             })*
@@ -48,6 +50,7 @@ macro_rules! kernels {
         mod avx2 {
             use super::*;
             type CodeProducts = matmul::avx2::Avx2;
+            type Vectors = simd::Avx2;
             $(pub fn $name($($arg: $type),*) $(-> $out)? {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 fn compiled($($arg: $type),*) $(-> $out)? {
@@ -62,6 +65,7 @@ macro_rules! kernels {
         mod avx512 {
             use super::*;
             type CodeProducts = matmul::vnni::Vnni;
+            type Vectors = simd::Avx512;
             $(pub fn $name($($arg: $type),*) $(-> $out)? {
                 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
                 fn compiled($($arg: $type),*) $(-> $out)? {
@@ -91,8 +95,10 @@ kernels! {
     gated_rms_norm = norm::gated_rms_norm, (z: &[f32], weight: &[f32], eps: f32, h: &mut [f32]);
     /// Rotates one head: (h, cos, sin).
     rope = rope::rope, (h: &mut [f32], cos: &[f32], sin: &[f32]);
-    /// One query head over its keys.
-    attention = attention::attention, (a: &attention::Attend<'_>, y: &mut [f32]);
+    /// Some rows and heads over one block of keys: (what, block, scratch, result).
+    attention = attention::block::<Vectors>, (a: &attention::Attend<'_>, block: usize, scratch: &mut attention::Scratch, out: &mut attention::Partial<'_>);
+    /// Adds the next block's result: (all, next, pairs that are left out).
+    attention_merge = attention::merge, (all: &mut attention::Partial<'_>, next: &attention::Partial<'_>, skipped: usize);
     /// y *= sigmoid(gate).
     sigmoid_gate = elementwise::sigmoid_gate, (gate: &[f32], y: &mut [f32]);
     /// y = silu(gate) * up.

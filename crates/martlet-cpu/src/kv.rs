@@ -1,24 +1,19 @@
-//! Pages of keys and values: [page][keys, values][kv head][token][dim], rounded when they are written.
+//! Pages of keys and values: [page][keys, values][kv head][one block], rounded when they are written. What a block holds
+//! is said in `kernels/kv_block.rs`.
 
 use crate::buffer::{Buffer, failed, unsupported};
-use crate::kernel_set::KernelSet;
-use crate::kernels::attention::{Attend, MAX_DIM, Pages};
-use crate::lanes::{finite, narrow_f16, widen_f16};
-use crate::pool::Pool;
-use crate::tiles::allocate;
-use martlet_device::{AttentionSpec, Batch, DeviceError, Heads, KvScheme, KvSpec, PAGE};
+use crate::kernels::attention::MAX_DIM;
+use crate::kernels::kv_block::{self, Plane};
+use martlet_device::{Batch, DeviceError, Heads, KvSpec, PAGE};
+use martlet_io::Reserve;
 use std::ops::Range;
 
 /// The pages of one attention layer.
 pub struct Kv {
-    spec: KvSpec,
+    pub(crate) spec: KvSpec,
     pages: usize,
-    store: Store,
-}
-
-enum Store {
-    F32(Vec<f32>),
-    F16(Vec<u16>),
+    /// Memory is taken from the system as pages are written.
+    pub(crate) bytes: Reserve,
 }
 
 impl Kv {
@@ -26,78 +21,40 @@ impl Kv {
         if spec.dim == 0 || spec.dim > MAX_DIM {
             return Err(unsupported(format!("use attention heads of {} dimensions, only up to {MAX_DIM}", spec.dim)));
         }
-        let len = pages.saturating_mul(2 * PAGE * spec.kv_heads * spec.dim);
-        let store = match spec.scheme {
-            KvScheme::F32 => Store::F32(allocate("keys and values", len, 0.0)?),
-            KvScheme::F16 => Store::F16(allocate("keys and values", len, 0)?),
-        };
-        Ok(Kv { spec, pages, store })
+        let bytes = pages.saturating_mul(spec.page_bytes());
+        let no_memory = |_| DeviceError::Memory { device: crate::NAME, what: "keys and values", bytes };
+        Ok(Kv { spec, pages, bytes: Reserve::new(bytes).map_err(no_memory)? })
     }
 
-    /// Stored values of a page.
+    /// Bytes of a page.
     fn page(&self, page: u32) -> Range<usize> {
-        let len = 2 * PAGE * self.spec.kv_heads * self.spec.dim;
+        let len = self.spec.page_bytes();
         page as usize * len..(page as usize + 1) * len
     }
 
-    /// Where the key (plane 0) or value (plane 1) of head `h` of the token at `index` lies.
-    fn place(&self, pages: &[u32], index: usize, plane: usize, h: usize) -> Range<usize> {
-        let KvSpec { kv_heads, dim, .. } = self.spec;
-        let at = self.page(pages[index / PAGE]).start + ((plane * kv_heads + h) * PAGE + index % PAGE) * dim;
-        at..at + dim
+    /// Bytes of the keys or values of one head in a page.
+    fn block(&self, page: u32, plane: Plane, h: usize) -> Range<usize> {
+        let len = PAGE * self.spec.scheme.head_bytes(self.spec.dim);
+        let at = self.page(page).start + (plane as usize * self.spec.kv_heads + h) * len;
+        at..at + len
     }
 
     /// Writes keys and values of every row of the batch.
     pub(crate) fn append(&mut self, x: &Buffer, keys: Heads, values: Heads, b: &Batch) {
-        let kv_heads = self.spec.kv_heads;
-        assert!([keys, values].iter().all(|h| h.count == kv_heads && h.dim == self.spec.dim), "heads of K and V");
+        let KvSpec { kv_heads, dim, scheme } = self.spec;
+        assert!([keys, values].iter().all(|h| h.count == kv_heads && h.dim == dim), "heads of K and V");
         for (first, seq) in b.iter_seqs() {
             for i in 0..seq.rows {
+                let index = seq.start + i;
                 for h in 0..kv_heads {
-                    for (plane, heads) in [keys, values].into_iter().enumerate() {
-                        let place = self.place(&seq.pages, seq.start + i, plane, h);
-                        let from = x.head(first + i, heads, h);
-                        match &mut self.store {
-                            Store::F32(v) => store(&mut v[place], from, |x| finite(x, f32::MAX)),
-                            Store::F16(v) => store(&mut v[place], from, narrow_f16),
-                        }
+                    for (plane, heads) in [(Plane::Keys, keys), (Plane::Values, values)] {
+                        let block = self.block(seq.pages[index / PAGE], plane, h);
+                        let block = &mut self.bytes[block];
+                        kv_block::store(scheme, plane, block, index % PAGE, x.head(first + i, heads, h));
                     }
                 }
             }
         }
-    }
-
-    /// Every query head of every row, shared out over the threads by (row, head).
-    pub(crate) fn attention(
-        &self,
-        kernels: &KernelSet,
-        pool: &Pool,
-        x: &Buffer,
-        queries: Heads,
-        spec: AttentionSpec,
-        b: &Batch,
-        y: &mut Buffer,
-    ) {
-        let AttentionSpec { heads, kv_heads, dim, scale } = spec;
-        assert!(queries.count == heads && queries.dim == dim && dim == self.spec.dim, "heads of the queries");
-        assert!(kv_heads == self.spec.kv_heads && heads % kv_heads == 0, "{heads} heads over {kv_heads}");
-        let kv = match &self.store {
-            Store::F32(values) => Pages::F32(values),
-            Store::F16(values) => Pages::F16(values),
-        };
-        // Where each row belongs: its sequence's pages, and how many keys it sees.
-        let rows: Vec<(&[u32], usize)> =
-            b.seqs.iter().flat_map(|s| (0..s.rows).map(|i| (s.pages.as_slice(), s.start + i + 1))).collect();
-        let all_keys: usize = rows.iter().map(|(_, keys)| keys).sum();
-        let cost = (all_keys * dim / 8 / rows.len().max(1)).max(1);
-        let (cols, table) = (y.cols, y.first(rows.len()));
-        assert!(heads * dim <= cols, "{heads} heads of {dim} in {cols} columns");
-        pool.heads(table, cols, Heads::packed(0, heads, dim), cost, |r, h, y| {
-            let (pages, keys) = rows[r];
-            let q = x.head(r, queries, h);
-            let kv_head = h / (heads / kv_heads);
-            (kernels.attention)(&Attend { q, kv, pages, kv_heads, kv_head, keys, scale }, y);
-        });
     }
 
     /// Keys and values of the first `len` tokens, two arrays [kv_heads, len, dim].
@@ -106,36 +63,33 @@ impl Kv {
             let held = self.pages;
             return Err(failed(format!("read {len} tokens from the pages {pages:?}: the cache has {held}")));
         }
+        let KvSpec { kv_heads, dim, scheme } = self.spec;
         let plane = |plane| {
-            let mut out = Vec::with_capacity(len * self.spec.kv_heads * self.spec.dim);
-            for h in 0..self.spec.kv_heads {
-                for t in 0..len {
-                    let place = self.place(pages, t, plane, h);
-                    match &self.store {
-                        Store::F32(v) => out.extend_from_slice(&v[place]),
-                        Store::F16(v) => out.extend(v[place].iter().map(|&v| widen_f16(v))),
-                    }
-                }
+            let mut out = vec![0.0; kv_heads * len * dim];
+            for (i, place) in out.chunks_exact_mut(dim).enumerate() {
+                let (h, t) = (i / len, i % len);
+                let block = &self.bytes[self.block(pages[t / PAGE], plane, h)];
+                kv_block::load(scheme, plane, block, t % PAGE, place);
             }
             out
         };
-        Ok([plane(0), plane(1)])
+        Ok([plane(Plane::Keys), plane(Plane::Values)])
     }
 
     pub(crate) fn clear(&mut self, page: u32) {
         let page = self.page(page);
-        match &mut self.store {
-            Store::F32(v) => v[page].fill(0.0),
-            Store::F16(v) => v[page].fill(0),
-        }
+        self.bytes[page].fill(0);
+    }
+
+    /// Clears a page and gives its memory back.
+    pub(crate) fn release(&mut self, page: u32) {
+        let page = self.page(page);
+        self.bytes.release(page);
     }
 
     pub(crate) fn copy(&mut self, from: u32, to: u32) {
         let (from, to) = (self.page(from), self.page(to).start);
-        match &mut self.store {
-            Store::F32(v) => v.copy_within(from, to),
-            Store::F16(v) => v.copy_within(from, to),
-        }
+        self.bytes.copy_within(from, to);
     }
 
     fn checked(&self, page: u32) -> Result<Range<usize>, DeviceError> {
@@ -146,41 +100,20 @@ impl Kv {
     }
 
     pub(crate) fn export(&self, page: u32) -> Result<Vec<u8>, DeviceError> {
-        let page = self.checked(page)?;
-        Ok(match &self.store {
-            Store::F32(v) => v[page].iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Store::F16(v) => v[page].iter().flat_map(|v| v.to_le_bytes()).collect(),
-        })
+        Ok(self.bytes[self.checked(page)?].to_vec())
     }
 
     pub(crate) fn import(&mut self, page: u32, bytes: &[u8]) -> Result<(), DeviceError> {
-        let page = self.checked(page)?;
-        let expected = self.spec.page_bytes();
-        if bytes.len() != expected {
-            return Err(DeviceError::State(format!("a page takes {expected} bytes, found {}", bytes.len())));
+        let (page, KvSpec { dim, scheme, .. }) = (self.checked(page)?, self.spec);
+        let (expected, found) = (page.len(), bytes.len());
+        if found != expected {
+            return Err(DeviceError::State(format!("a page takes {expected} bytes, found {found}")));
         }
-        match &mut self.store {
-            Store::F32(v) => {
-                let words = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-                if words.clone().any(|w| !w.is_finite()) {
-                    return Err(DeviceError::State("a page holds values that are not finite".to_owned()));
-                }
-                v[page].iter_mut().zip(words).for_each(|(v, word)| *v = word);
-            }
-            Store::F16(v) => {
-                let words = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
-                if words.clone().any(|w| w & 0x7c00 == 0x7c00) {
-                    return Err(DeviceError::State("a page holds values that are not finite".to_owned()));
-                }
-                v[page].iter_mut().zip(words).for_each(|(v, word)| *v = word);
-            }
+        let mut blocks = bytes.chunks_exact(PAGE * scheme.head_bytes(dim));
+        if !blocks.all(|block| kv_block::valid(scheme, block, dim)) {
+            return Err(DeviceError::State(format!("a page holds what is no {scheme:?} value")));
         }
+        self.bytes[page].copy_from_slice(bytes);
         Ok(())
-    }
-}
-
-fn store<T>(place: &mut [T], from: &[f32], round: impl Fn(f32) -> T) {
-    for (place, x) in place.iter_mut().zip(from) {
-        *place = round(*x);
     }
 }

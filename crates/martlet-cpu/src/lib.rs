@@ -8,6 +8,7 @@
 //! and `kernel_set.rs` the choice of instruction set.
 
 mod acts;
+mod attend;
 mod buffer;
 mod delta;
 mod device;
@@ -18,6 +19,7 @@ mod kv;
 mod lanes;
 mod pool;
 mod products;
+mod simd;
 #[cfg(test)]
 mod testing;
 mod tiles;

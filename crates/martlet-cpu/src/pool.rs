@@ -25,6 +25,9 @@ const YIELD: Duration = Duration::from_micros(200);
 
 type Job = dyn Fn(usize) + Sync;
 
+/// Nanoseconds of work for which a join is worth it.
+const WORTH: usize = 4000;
+
 /// `threads - 1` workers and the caller.
 pub struct Pool {
     shared: Arc<Shared>,
@@ -231,7 +234,6 @@ impl Pool {
     /// Calls `f` on disjoint ranges that cover `0..total`; on the caller alone when `total * cost` is less than a join is
     /// worth. `cost` is in units of about a nanosecond.
     pub fn split(&self, total: usize, cost: usize, f: impl Fn(Range<usize>) + Sync) {
-        const WORTH: usize = 4000;
         let (threads, time) = (self.threads(), total.saturating_mul(cost));
         if threads == 1 || total < 2 || time < WORTH {
             return f(0..total);
@@ -278,6 +280,14 @@ impl Pool {
     /// `f(i, item i)` for every item.
     pub fn items<T: Send>(&self, data: &mut [T], cost: usize, f: impl Fn(usize, &mut T) + Sync) {
         self.chunks(data, 1, cost, |i, item| f(i, &mut item[0]));
+    }
+
+    /// The same for items that differ in length or are long: whoever is free takes the next.
+    pub fn queue<T: Send>(&self, data: &mut [T], cost: usize, f: impl Fn(usize, &mut T) + Sync) {
+        let (len, all) = (data.len(), Slots::new(data));
+        // SAFETY: an item is given to one thread, once.
+        let one = |i| f(i, &mut unsafe { all.slice(i, 1) }[0]);
+        if len < 2 || len.saturating_mul(cost) < WORTH { (0..len).for_each(one) } else { self.run(len, one) }
     }
 
     /// Work whose item i fills the columns `span(i)` of a table with rows of `width`; spans ascend and do not overlap.

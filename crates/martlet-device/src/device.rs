@@ -89,11 +89,15 @@ pub trait Device: Sized + Send + 'static {
     /// A zeroed buffer.
     fn buffer(&self, rows: usize, cols: usize) -> Result<Self::Buffer, DeviceError>;
 
-    /// `pages` zeroed pages.
+    /// `pages` zeroed pages. A device that can takes their memory only as they are written.
     fn kv(&self, spec: KvSpec, pages: usize) -> Result<Self::Kv, DeviceError>;
 
     /// `slots` states of the empty sequence.
     fn delta(&self, spec: DeltaSpec, slots: usize) -> Result<Self::Delta, DeviceError>;
+
+    /// Bytes of device memory that one slot of such states takes. A page of keys and values takes
+    /// [`KvSpec::page_bytes`].
+    fn delta_slot_bytes(&self, spec: DeltaSpec) -> usize;
 
     /// Room for the choices of `rows` rows.
     fn routes(&self, rows: usize, spec: RouteSpec) -> Result<Self::Routes, DeviceError>;
@@ -145,7 +149,7 @@ pub trait Device: Sized + Send + 'static {
     fn rope(&mut self, x: &mut Self::Buffer, heads: Heads, b: &Self::Batch);
 
     /// Writes keys and values of every row at its sequence's index: page = pages[index / 64], place = index % 64.
-    /// Stored values are finite: NaN becomes 0, and what is beyond the scheme's range its largest value.
+    /// What is stored is finite; [`crate::KvScheme`] says how it is rounded.
     fn kv_append(&mut self, x: &Self::Buffer, keys: Heads, values: Heads, kv: &mut Self::Kv, b: &Self::Batch);
 
     /// For each row and query head: s_j = scale * q . k_j over all keys j at or before the row's index;
@@ -291,6 +295,12 @@ pub trait Device: Sized + Send + 'static {
 
     /// Makes every value of a page zero: what a page holds past its sequence's end is never a leftover.
     fn kv_clear(&mut self, kv: &mut Self::Kv, page: u32);
+
+    /// The page holds nothing any more: its memory may go back to the system until it is written again. It reads as
+    /// zeros.
+    fn kv_release(&mut self, kv: &mut Self::Kv, page: u32) {
+        self.kv_clear(kv, page);
+    }
 
     /// Copies one page to another.
     fn kv_copy(&mut self, kv: &mut Self::Kv, from: u32, to: u32);

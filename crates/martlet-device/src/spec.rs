@@ -33,20 +33,37 @@ impl Heads {
     }
 }
 
-/// How keys and values are stored. They are rounded when they are written, never later.
+/// How keys and values are stored. They are rounded when they are written, never later, and what is stored is finite:
+/// NaN becomes 0, and what is beyond [`KvScheme::largest`] that value with its sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvScheme {
     F32,
-    /// IEEE half; values beyond its range become the largest finite one, so that stored K and V are always finite.
+    /// IEEE half, rounded to nearest even.
     F16,
+    /// Whole numbers from -127 to 127 with one f32 scale for each key and each value of a token and kv head:
+    /// scale = max |x| / 127, code = x / scale (both divisions rounded to f32, as is every operation here), rounded to
+    /// nearest even; the stored value is code * scale. Where the scale would be less than the smallest normal f32, it
+    /// and all codes are 0.
+    Q8,
 }
 
 impl KvScheme {
-    /// Bytes of one stored value.
-    pub fn size(self) -> usize {
+    /// The largest value that is stored.
+    pub fn largest(self) -> f32 {
         match self {
-            KvScheme::F32 => 4,
-            KvScheme::F16 => 2,
+            KvScheme::F32 => f32::MAX,
+            KvScheme::F16 => 65504.0,
+            // 127 * 2^120: no product of code and scale overflows.
+            KvScheme::Q8 => 127.0 * f32::from_bits((127 + 120) << 23),
+        }
+    }
+
+    /// Bytes of one stored head of `dim` values: the key, or the value, of one token.
+    pub fn head_bytes(self, dim: usize) -> usize {
+        match self {
+            KvScheme::F32 => 4 * dim,
+            KvScheme::F16 => 2 * dim,
+            KvScheme::Q8 => dim + size_of::<f32>(),
         }
     }
 }
@@ -60,9 +77,14 @@ pub struct KvSpec {
 }
 
 impl KvSpec {
+    /// Bytes of one token: keys and values of all heads.
+    pub fn token_bytes(&self) -> usize {
+        2 * self.kv_heads * self.scheme.head_bytes(self.dim)
+    }
+
     /// Bytes of one page: keys and values.
     pub fn page_bytes(&self) -> usize {
-        2 * PAGE * self.kv_heads * self.dim * self.scheme.size()
+        PAGE * self.token_bytes()
     }
 }
 

@@ -5,7 +5,9 @@
 pub mod arena;
 pub mod map;
 pub mod memory;
+pub mod reserve;
 pub mod topology;
 
 pub use arena::Arena;
 pub use map::{Map, MapError};
+pub use reserve::Reserve;

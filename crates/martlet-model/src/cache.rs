@@ -131,7 +131,7 @@ impl<D: Device> Cache<D> {
     pub fn release_page(&mut self, d: &mut D, page: u32) {
         for layer in &mut self.layers {
             if let LayerCache::Kv(kv) = layer {
-                d.kv_clear(kv, page);
+                d.kv_release(kv, page);
             }
         }
     }

@@ -6,6 +6,7 @@ pub mod conv_silu;
 pub mod elementwise;
 pub mod embed;
 pub mod gdn;
+pub mod kv_block;
 pub mod matmul;
 pub mod norm;
 pub mod rope;

@@ -98,6 +98,7 @@ pub(super) fn attention<D: Device, R: Device>(s: &mut Suite<'_, D, R>) {
         (2, 2, 72, 8.0, KvScheme::F32, vec![257, 64]),
         (6, 2, 128, 2.0, KvScheme::F16, vec![100, 140]),
         (4, 1, 256, 1.0, KvScheme::F16, vec![40, 270]),
+        (6, 2, 72, 2.0, KvScheme::Q8, vec![260, 5]),
     ];
     for (i, (heads, kv_heads, dim, sharp, scheme, lengths)) in cases.into_iter().enumerate() {
         let mut random = s.random(i as u64);
@@ -108,6 +109,10 @@ pub(super) fn attention<D: Device, R: Device>(s: &mut Suite<'_, D, R>) {
     }
     let mut random = s.random(99);
     let spec = AttentionSpec { heads: 2, kv_heads: 1, dim: 64, scale: 0.125 };
-    let op = Attention::random(&[270], spec, KvScheme::F16, &mut random);
-    s.sequences("drafts at borders", &op, accepted_at(270, &[14, 60, 63, 127, 250, 252, 254, 255, 256]));
+    let starts: [&[usize]; 2] = [&[14, 60, 63, 127, 250, 252, 254, 255, 256], &[60, 255]];
+    for (scheme, starts) in [KvScheme::F16, KvScheme::Q8].into_iter().zip(starts) {
+        let op = Attention::random(&[270], spec, scheme, &mut random);
+        let plans = accepted_at(270, starts);
+        s.sequences(&format!("drafts at borders, {scheme:?}"), &op, plans);
+    }
 }

@@ -5,6 +5,7 @@ use super::head_rms_norm::uneven;
 use super::matmul::{Inputs, Weights, activations};
 use super::rope::{tables, turned};
 use super::rows::{RowOp, blank, plain_batch, put};
+use super::sequences::largest;
 use super::{Random, Suite, Tolerance};
 use crate::{Device, DeviceError, Heads, KvScheme, KvSpec, Rope, Rows};
 use martlet_tensor::{Float, Scheme};
@@ -166,6 +167,7 @@ struct Append {
     heads: [Heads; 3],
     norms: [Vec<f32>; 2],
     tables: Rope,
+    scheme: KvScheme,
     x: Vec<f32>,
 }
 
@@ -177,7 +179,7 @@ impl Append {
         let batch = turned(plain_batch(self.rows), &self.tables, &order);
         let b = d.batch(&batch, 1)?;
         let mut x = put(d, v.end(), &self.x, &order)?;
-        let mut kv = d.kv(KvSpec { kv_heads: k.count, dim: k.dim, scheme: KvScheme::F16 }, 30)?;
+        let mut kv = d.kv(KvSpec { kv_heads: k.count, dim: k.dim, scheme: self.scheme }, 30)?;
         let (q_norm, k_norm) = (d.vector(&self.norms[0])?, d.vector(&self.norms[1])?);
         if fused {
             d.qk_norm_rope_append(&mut x, [q, k, v], [&q_norm, &k_norm], 1e-6, &mut kv, &b);
@@ -197,7 +199,13 @@ impl Append {
 }
 
 pub(super) fn qk_norm_rope_append<D: Device, R: Device>(s: &mut Suite<'_, D, R>) {
-    for (i, (rows, heads, kv_heads, dim)) in [(1, 2, 1, 64), (5, 8, 2, 256), (33, 4, 4, 128)].into_iter().enumerate() {
+    let cases = [
+        (1, 2, 1, 64, KvScheme::F32),
+        (5, 8, 2, 256, KvScheme::F16),
+        (33, 4, 4, 128, KvScheme::F16),
+        (33, 4, 4, 128, KvScheme::Q8),
+    ];
+    for (i, (rows, heads, kv_heads, dim, scheme)) in cases.into_iter().enumerate() {
         let mut random = s.random(i as u64);
         let q = Heads { first: 0, stride: 2 * dim, count: heads, dim };
         let k = Heads::packed(2 * heads * dim, kv_heads, dim);
@@ -207,9 +215,10 @@ pub(super) fn qk_norm_rope_append<D: Device, R: Device>(s: &mut Suite<'_, D, R>)
             heads: [q, k, v],
             norms: [random.normals(dim), random.normals(dim)],
             tables: tables(rows, dim / 8, &mut random),
+            scheme,
             x: uneven(rows, v.end(), &mut random),
         };
-        let case = format!("{rows} rows, {heads} heads on {kv_heads} of {dim}");
+        let case = format!("{rows} rows, {heads} heads on {kv_heads} of {dim}, {scheme:?}");
         let Ok([want, stored]) = op.run(&mut (s.other)(), false) else { continue };
         let mut d = (s.make)();
         let (fused, composed) = (op.run(&mut d, true), op.run(&mut d, false));
@@ -218,9 +227,14 @@ pub(super) fn qk_norm_rope_append<D: Device, R: Device>(s: &mut Suite<'_, D, R>)
         // Normed heads are at most a few times the root of their size; the gates, which stay, are larger.
         let allowed: Vec<f32> = want.iter().map(|w| t.relative * w.abs().max(10.0)).collect();
         s.near(&case, &fused[0], &want, &allowed);
-        // One rounding to half precision may go the other way.
-        let half = if t == Tolerance::EXACT { 0.0 } else { 1.0 / 1024.0 };
-        let allowed: Vec<f32> = stored.iter().map(|w| half * w.abs() + 10.0 * t.relative).collect();
+        // One rounding may go the other way.
+        let step = |w: f32| match scheme {
+            _ if t == Tolerance::EXACT => 0.0,
+            KvScheme::F32 => 10.0 * t.relative * w.abs(),
+            KvScheme::F16 => w.abs() / 1024.0,
+            KvScheme::Q8 => largest(&stored) / 126.0,
+        };
+        let allowed: Vec<f32> = stored.iter().map(|&w| step(w) + 10.0 * t.relative).collect();
         s.near(&format!("{case}, stored"), &fused[1], &stored, &allowed);
         s.same(&format!("{case}, fused and composed"), &fused.concat(), &composed.concat());
     }

@@ -12,7 +12,7 @@ const PAGES: [u32; 2] = [3, 1];
 
 pub(super) fn kv<D: Device, R: Device>(s: &mut Suite<'_, D, R>) {
     for (i, (kv_heads, dim)) in [(1, 64), (2, 256), (3, 72)].into_iter().enumerate() {
-        for scheme in [KvScheme::F32, KvScheme::F16] {
+        for scheme in [KvScheme::F32, KvScheme::F16, KvScheme::Q8] {
             let spec = KvSpec { kv_heads, dim, scheme };
             let x = values(s, i as u64, 2 * kv_heads * dim + 1);
             let case = format!("{spec:?}");
@@ -48,9 +48,18 @@ fn values<D: Device, R: Device>(s: &Suite<'_, D, R>, case: u64, cols: usize) -> 
         -6.1e-5,
         1.0 + 1.0 / 2048.0,
     ];
+    const TINY: [f32; 5] = [0.0, -0.0, 1e-40, -1.17e-38, f32::MIN_POSITIVE];
     let mut random = s.random(case);
     let mut x = random.normals(LEN * cols);
-    x.iter_mut().step_by(5).for_each(|x| *x = random.pick(&ODD));
+    for (row, x) in x.chunks_exact_mut(cols).enumerate() {
+        match row % 4 {
+            0 => x.iter_mut().step_by(5).for_each(|x| *x = random.pick(&ODD)),
+            // Half steps of a scale of 1 for each head.
+            1 => x.iter_mut().enumerate().for_each(|(i, x)| *x = 127.0 - 0.5 * (i % 64) as f32),
+            2 => x.iter_mut().for_each(|x| *x = random.pick(&TINY)),
+            _ => {}
+        }
+    }
     x
 }
 
@@ -92,12 +101,16 @@ fn moved<D: Device, R: Device>(
     }
     s.holds(case, d.kv_export(kv, 0)? == first, "a refused import changed the page");
 
-    for page in PAGES {
-        d.kv_clear(kv, page);
-    }
-    s.same(&format!("{case}, cleared"), &read(d, kv, &PAGES)?, &vec![0.0; want.len()]);
     let blank = d.kv_export(kv, 2)?;
-    s.holds(case, d.kv_export(kv, PAGES[1])? == blank, "a cleared page is not like one never written");
+    d.kv_clear(kv, PAGES[0]);
+    d.kv_release(kv, PAGES[1]);
+    s.same(&format!("{case}, cleared"), &read(d, kv, &PAGES)?, &vec![0.0; want.len()]);
+    for page in PAGES {
+        s.holds(case, d.kv_export(kv, page)? == blank, "a cleared page is not like one never written");
+    }
     s.same(&format!("{case}, after others were cleared"), &read(d, kv, &[0, 5])?, want);
+    d.kv_import(kv, PAGES[0], &first)?;
+    d.kv_import(kv, PAGES[1], &second)?;
+    s.same(&format!("{case}, written again"), &read(d, kv, &PAGES)?, want);
     Ok(())
 }

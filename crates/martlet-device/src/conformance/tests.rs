@@ -42,6 +42,7 @@ fn work_on_states_and_pages_that_is_not_done_is_found() {
         ("delta_copy", "gdn"),
         ("delta_import", "gdn"),
         ("kv_clear", "kv"),
+        ("kv_release", "kv"),
         ("kv_copy", "kv"),
         ("kv_import", "kv"),
         ("kv_append", "attention"),

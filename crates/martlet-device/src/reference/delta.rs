@@ -64,6 +64,13 @@ impl Delta {
         Ok(Delta { spec, slots })
     }
 
+    /// Bytes of one slot, with as many drafts as it may hold.
+    pub(super) fn slot_bytes(spec: &DeltaSpec) -> usize {
+        let row = spec.key_heads * spec.key_dim + spec.value_heads * (spec.value_dim + 2);
+        let inputs = (spec.taps.saturating_sub(1) + spec.max_tentative) * spec.channels();
+        4 * (spec.value_heads * spec.key_dim * spec.value_dim + inputs + spec.max_tentative * row)
+    }
+
     /// The slot of a sequence that is about to get `tentative` drafts. Drafts of an earlier step must be settled:
     /// `pending` counts them.
     pub(super) fn settled(&mut self, slot: u32, tentative: usize, pending: fn(&Slot) -> usize) -> &mut Slot {

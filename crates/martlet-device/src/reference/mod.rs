@@ -144,6 +144,10 @@ impl Device for Reference {
         Delta::new(spec, slots)
     }
 
+    fn delta_slot_bytes(&self, spec: DeltaSpec) -> usize {
+        Delta::slot_bytes(&spec)
+    }
+
     fn routes(&self, rows: usize, spec: RouteSpec) -> Result<RouteTable, DeviceError> {
         Ok(RouteTable::new(rows, spec))
     }

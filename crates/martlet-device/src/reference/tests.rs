@@ -66,11 +66,45 @@ fn attention_of_equal_keys_is_the_mean_of_the_values() {
 
 #[test]
 fn kv_values_are_finite_and_rounded() {
-    let stored = |x| kv::store(KvScheme::F16, x);
-    assert_eq!(stored(f32::NAN), 0.0);
-    assert_eq!((stored(1e9), stored(f32::NEG_INFINITY), stored(65519.0)), (65504.0, -65504.0, 65504.0));
-    assert_eq!(stored(1.0 + 2f32.powi(-11)), 1.0);
-    assert_eq!(kv::store(KvScheme::F32, f32::INFINITY), f32::MAX);
+    let stored = |scheme, x: &[f32]| {
+        let mut y = vec![9.0; x.len()];
+        let scale = kv::store(scheme, x, &mut y);
+        (scale, y)
+    };
+    let halves = [f32::NAN, 1e9, f32::NEG_INFINITY, 65519.0, 1.0 + 2f32.powi(-11)];
+    assert_eq!(stored(KvScheme::F16, &halves).1, [0.0, 65504.0, -65504.0, 65504.0, 1.0]);
+    assert_eq!(stored(KvScheme::F32, &[f32::INFINITY]).1, [f32::MAX]);
+    // Scale 2; halves go to the even number.
+    let (scale, y) = stored(KvScheme::Q8, &[254.0, 1.0, 3.0, -5.0, -0.5, f32::NAN]);
+    assert_eq!((scale, y), (2.0, vec![254.0, 0.0, 4.0, -4.0, 0.0, 0.0]));
+    let largest = 127.0 * 2f32.powi(120);
+    let (scale, y) = stored(KvScheme::Q8, &[1.0, f32::NEG_INFINITY, f32::MAX]);
+    assert_eq!((scale, y), (2f32.powi(120), vec![0.0, -largest, largest]));
+    // The smallest scale, and what is below it.
+    let (scale, y) = stored(KvScheme::Q8, &[127.0 * f32::MIN_POSITIVE, -f32::MIN_POSITIVE]);
+    assert_eq!((scale, y), (f32::MIN_POSITIVE, vec![127.0 * f32::MIN_POSITIVE, -f32::MIN_POSITIVE]));
+    assert_eq!(stored(KvScheme::Q8, &[126.0 * f32::MIN_POSITIVE, -1e-40]), (0.0, vec![0.0; 2]));
+}
+
+#[test]
+fn pages_that_hold_no_values_of_the_scheme_are_refused() {
+    let spec = KvSpec { kv_heads: 1, dim: 4, scheme: KvScheme::Q8 };
+    let mut kv = Kv::new(spec, 1).unwrap();
+    let x = Buffer { cols: 8, values: [1.0, -3.0, 0.3, 5.0, 0.0, 0.0, -0.0, 0.0].repeat(64) };
+    kv_append::kv_append(&x, Heads::packed(0, 1, 4), Heads::packed(4, 1, 4), &mut kv, &batch(0, 64, 64));
+    let bytes = kv.export(0).unwrap();
+    assert_eq!(bytes.len(), spec.page_bytes());
+    let mut with = |at: usize, new: &[u8]| {
+        let mut bytes = bytes.clone();
+        bytes[at..at + new.len()].copy_from_slice(new);
+        kv.import(0, &bytes).is_ok()
+    };
+    for scale in [f32::NAN, f32::INFINITY, -1.0, -0.0, 1e-40, 2f32.powi(121)] {
+        assert!(!with(0, &scale.to_le_bytes()), "{scale}");
+    }
+    assert!(!with(5, &[0x80]), "a code of -128");
+    assert!(with(0, &2f32.powi(120).to_le_bytes()) && with(0, &0f32.to_le_bytes()) && with(0, &[]));
+    assert_eq!(kv.export(0).unwrap(), bytes);
 }
 
 const DELTA: DeltaSpec =

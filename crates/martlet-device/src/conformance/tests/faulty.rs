@@ -161,6 +161,10 @@ impl Device for Faulty {
         self.inner.delta(spec, slots)
     }
 
+    fn delta_slot_bytes(&self, spec: DeltaSpec) -> usize {
+        self.inner.delta_slot_bytes(spec)
+    }
+
     fn routes(&self, rows: usize, spec: RouteSpec) -> Result<RouteTable, DeviceError> {
         self.inner.routes(rows, spec)
     }
@@ -359,6 +363,12 @@ impl Device for Faulty {
     fn kv_clear(&mut self, kv: &mut Kv, page: u32) {
         if !self.is("kv_clear", Fault::Omitted) {
             self.inner.kv_clear(kv, page);
+        }
+    }
+
+    fn kv_release(&mut self, kv: &mut Kv, page: u32) {
+        if !self.is("kv_release", Fault::Omitted) {
+            self.inner.kv_release(kv, page);
         }
     }
 
