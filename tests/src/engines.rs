@@ -8,6 +8,10 @@ use martlet_weights::Checkpoint;
 /// An engine on the CPU device.
 pub fn start(checkpoint: &Checkpoint, threads: usize, options: EngineOptions) -> Engine {
     let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: None }).unwrap_or_else(|e| panic!("{e}"));
+    start_on(cpu, checkpoint, options)
+}
+
+pub fn start_on(cpu: Cpu, checkpoint: &Checkpoint, options: EngineOptions) -> Engine {
     let (model, experts) = Model::load(&cpu, checkpoint, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"));
     Engine::start(cpu, model, Box::new(experts), options).unwrap_or_else(|e| panic!("{e}"))
 }

@@ -1,8 +1,10 @@
 //! The law for whole answers: batches, drafts, cached prefixes, threads and pressure never change a token.
 
+use martlet_cpu::{Cpu, CpuOptions, Isa};
 use martlet_device::KvScheme;
+use martlet_engine::disk::DiskOptions;
 use martlet_engine::{DrafterChoice, Engine, EngineOptions, Event, Finish, Request, Sampling};
-use martlet_tests::engines::{Outcome, greedy, outcome, run, sampled, start};
+use martlet_tests::engines::{Outcome, greedy, outcome, run, sampled, start, start_on};
 use martlet_tests::random::Rng;
 use martlet_tests::{fixtures, random};
 use martlet_weights::Checkpoint;
@@ -226,7 +228,7 @@ fn a_full_queue_a_deadline_and_a_cancelled_request() {
 #[test]
 fn a_drafter_that_the_checkpoint_lacks_is_refused() {
     let checkpoint = random::checkpoint(&random::dense_config(), 3);
-    let cpu = martlet_cpu::Cpu::new(martlet_cpu::CpuOptions::default()).unwrap();
+    let cpu = Cpu::new(CpuOptions::default()).unwrap();
     let (model, experts) = martlet_model::Model::load(&cpu, &checkpoint, &mut |_, _| {}).unwrap();
     let options = EngineOptions { drafter: DrafterChoice::Mtp, ..plain() };
     let error = Engine::start(cpu, model, Box::new(experts), options).err().unwrap().to_string();
@@ -332,4 +334,61 @@ fn some_cancelled(engine: &Engine, requests: &[Request], rng: &mut Rng) -> Vec<O
         handles.push(engine.submit(r.clone()).unwrap());
     }
     handles.iter().map(|h| outcome(h).0).collect()
+}
+
+/// Options with a disk tier in `dir`, as a process has them that was just started.
+fn with_disk(dir: &std::path::Path, kv: KvScheme) -> EngineOptions {
+    let disk = DiskOptions {
+        dir: dir.to_path_buf(),
+        bytes: 1 << 30,
+        ttl: std::time::Duration::from_secs(3600),
+        daily_writes: 1 << 30,
+        queue_bytes: 256 << 20,
+        log: std::sync::Arc::new(|line| eprintln!("{line}")),
+    };
+    EngineOptions { prefix_cache: true, disk: Some(disk), model_key: b"fledgling".to_vec(), kv, ..plain() }
+}
+
+#[test]
+fn states_on_disk_serve_the_next_process() {
+    let checkpoint = fledgling();
+    let mut rng = Rng(8);
+    let long = rng.ids(300, 4000);
+    let mut requests: Vec<Request> = requests(12);
+    requests.extend((0..3).map(|i| request(&[&long[..200 + 40 * i], &rng.ids(9, 4000)].concat(), sampled(4), 12)));
+    let expected = all(&start(&checkpoint, 2, plain()), &requests);
+    let dir = tempfile::tempdir().unwrap();
+    compare(&all(&start(&checkpoint, 2, with_disk(dir.path(), KvScheme::F16)), &requests), &expected, "first");
+
+    // The same on another instruction set goes on with the same bytes.
+    let cpu = Cpu::new(CpuOptions { threads: Some(1), isa: Some(Isa::Portable) }).unwrap();
+    let engine = start_on(cpu, &checkpoint, with_disk(dir.path(), KvScheme::F16));
+    compare(&all(&engine, &requests), &expected, "after a restart");
+    let cache = engine.stats().cache;
+    assert!(cache.disk_hits >= 5, "{cache:?}");
+    drop(engine);
+
+    // Another form of the cache, another model, and another device's arithmetic have nothing to do with it.
+    let other = start(&checkpoint, 2, with_disk(dir.path(), KvScheme::F32));
+    all(&other, &requests[..3]);
+    assert_eq!(other.stats().cache.disk_hits, 0);
+    drop(other);
+    let stranger = EngineOptions { model_key: b"another".to_vec(), ..with_disk(dir.path(), KvScheme::F16) };
+    let other = start(&checkpoint, 2, stranger);
+    all(&other, &requests[..3]);
+    assert_eq!(other.stats().cache.disk_hits, 0);
+    drop(other);
+
+    // Every file damaged somewhere: nothing but misses.
+    for (i, entry) in std::fs::read_dir(dir.path()).unwrap().enumerate() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        if bytes.len() > 64 {
+            let at = (i * 7919) % bytes.len();
+            bytes[at] ^= 1 << (i % 8);
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    let engine = start(&checkpoint, 2, with_disk(dir.path(), KvScheme::F16));
+    compare(&all(&engine, &requests), &expected, "with every file damaged");
 }

@@ -1,6 +1,7 @@
 //! The engine: a thread that owns the device and all sequences. Commands in, events out.
 
 use crate::admit::{Refused, Request};
+use crate::disk::{DiskCache, DiskOptions};
 use crate::draft::DrafterChoice;
 use crate::draft::policy::{MAX_MTP, MAX_SUFFIX};
 use crate::events::{EngineError, Event};
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How much an engine holds and does at a time. None of it changes a result.
 #[derive(Clone)]
@@ -38,7 +39,9 @@ pub struct EngineOptions {
     pub free_memory: Option<FreeMemory>,
     /// Keep states of prompts and answers for prompts that begin alike.
     pub prefix_cache: bool,
-    /// What kept states depend on beside tokens: weights, config, tokenizer, arithmetic.
+    /// Where kept states are stored beyond the life of the process; works with `prefix_cache` alone.
+    pub disk: Option<DiskOptions>,
+    /// What names the model: stored states of another one are never used. The engine adds its arithmetic.
     pub model_key: Vec<u8>,
     pub drafter: DrafterChoice,
     /// Always so many drafts, where there are any; `None`: as many as pay.
@@ -61,6 +64,7 @@ impl Default for EngineOptions {
             pool_bytes: None,
             free_memory: None,
             prefix_cache: true,
+            disk: None,
             model_key: Vec::new(),
             drafter: DrafterChoice::Auto,
             draft_depth: None,
@@ -149,7 +153,12 @@ impl Engine {
         let asked = Arc::new(AtomicU64::new(u64::MAX));
         let budget = Budget::new(pool, asked.clone(), options.free_memory.clone());
         let queue = options.queue;
-        let worker = Worker::new(runner, inbox, shared.clone(), options, budget).map_err(|e| start(&e))?;
+        if options.disk.is_some() && options.model_key.is_empty() {
+            return Err(EngineError::Start("states can only be stored under a key that names the model".into()));
+        }
+        let disk = options.disk.take().filter(|_| options.prefix_cache);
+        let disk = disk.map(|d| DiskCache::open(d, Arc::new(SystemTime::now))).transpose().map_err(|e| start(&e))?;
+        let worker = Worker::new(runner, inbox, shared.clone(), options, budget, disk).map_err(|e| start(&e))?;
         let thread =
             std::thread::Builder::new().name("engine".into()).spawn(move || worker.run()).map_err(|e| start(&e))?;
         Ok(Engine { commands, thread: Some(thread), shared, asked, queue, spec, context })

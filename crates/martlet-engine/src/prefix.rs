@@ -5,15 +5,13 @@
 //! an entry shares the entry's pages, and its own entries share them in turn. So the entries are the borders of a radix
 //! tree whose edges are never stored: to look a prompt up, its prefixes are hashed at the lengths that entries have.
 
+use crate::disk::{DiskCache, Key};
 use crate::runner::Runner;
 use crate::states::Kept;
 use martlet_device::Device;
 use std::collections::{BTreeMap, HashMap};
 
-/// Names a state: BLAKE3 of what the model and its arithmetic are, and of all tokens so far.
-pub type Key = [u8; 32];
-
-/// Hashes prefixes under one model key.
+/// Hashes prefixes: a key is BLAKE3 of what the model and its arithmetic are, and of all tokens so far.
 #[derive(Clone)]
 pub(crate) struct Keys(blake3::Hasher);
 
@@ -139,6 +137,12 @@ impl PrefixCache {
     pub fn clear<D: Device>(&mut self, runner: &mut Runner<D>) {
         while self.evict(runner) {}
     }
+}
+
+/// The longest segment on disk that `tokens` begin with and go beyond.
+pub(crate) fn find_on_disk(disk: &DiskCache, keys: &Keys, tokens: &[u32]) -> Option<(usize, Key)> {
+    let ends = disk.lengths().into_iter().map(|end| end as usize).take_while(|end| *end < tokens.len());
+    keys.at(tokens, ends).into_iter().rev().find(|(_, key)| disk.contains(key))
 }
 
 /// Where a prompt's states are kept while it is computed, ascending and below its length.

@@ -2,6 +2,7 @@
 
 use crate::admit::{Priority, Request};
 use crate::constraint::Constraint;
+use crate::disk::{Key, Restored};
 use crate::draft::policy::{Acceptance, Class, Probe};
 use crate::draft::{Drafts, Suffix};
 use crate::events::{EngineError, Event, Finish, Timings, TokenEvent};
@@ -11,7 +12,7 @@ use martlet_device::sampling::{SampleParams, SampleRow, Sampled};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 /// A request that was admitted.
@@ -34,10 +35,26 @@ pub(crate) struct Sequence {
     pub keep_points: Vec<usize>,
     /// Length of the entry of the prefix cache that is the longest on its path.
     pub kept: usize,
+    /// Its longest prefix on disk.
+    pub stored: Option<(Key, usize)>,
+    pub loading: Loading,
     events: Sender<Event>,
     cancelled: Arc<AtomicBool>,
     clock: Clock,
     pub counts: Counts,
+}
+
+/// A prefix on its way from disk.
+pub(crate) enum Loading {
+    NotAsked,
+    Asked {
+        key: Key,
+        len: usize,
+        answer: Receiver<Option<Restored>>,
+    },
+    Came,
+    /// It could not be read, or there was no room for it.
+    Missed,
 }
 
 /// Numbers for [`Timings`].
@@ -123,6 +140,8 @@ impl Sequence {
             probe: Probe::default(),
             keep_points: Vec::new(),
             kept: 0,
+            stored: None,
+            loading: Loading::NotAsked,
             events,
             cancelled,
             clock: Clock { admitted: Instant::now(), started: None, first_token: None, latest_token: None },

@@ -1,20 +1,21 @@
 //! The engine's thread: takes commands, opens and ends sequences, and sees that what they hold fits into the budget.
 
+use crate::disk::{DiskCache, Key, Restored, Segment};
 use crate::draft::policy::{Acceptance, Costs};
 use crate::draft::{Drafter, DrafterChoice, Mtp};
 use crate::engine::EngineOptions;
 use crate::events::{EngineError, Finish};
 use crate::memory::{self, Budget};
-use crate::prefix::{Key, Keys, PrefixCache, keep_points};
+use crate::prefix::{Keys, PrefixCache, find_on_disk, keep_points};
 use crate::runner::{Runner, SeqState, StepError};
-use crate::sequence::Sequence;
+use crate::sequence::{Loading, Sequence};
 use crate::states::Kept;
 use crate::stats::Stats;
 use martlet_device::{Device, PAGE};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) enum Command {
     Run(Box<Sequence>),
@@ -44,6 +45,7 @@ pub(crate) struct Worker<D: Device> {
     pub running: Vec<Sequence>,
     pub options: EngineOptions,
     pub prefix: Option<PrefixCache>,
+    disk: Option<DiskCache>,
     pub keys: Keys,
     budget: Budget,
     /// Tokens between two states that are kept inside a long prompt.
@@ -65,11 +67,13 @@ impl<D: Device> Worker<D> {
         shared: Shared,
         options: EngineOptions,
         budget: Budget,
+        disk: Option<DiskCache>,
     ) -> Result<Worker<D>, StepError> {
         let mtp = runner.has_mtp() && matches!(options.drafter, DrafterChoice::Auto | DrafterChoice::Mtp);
         let ladder = ladder(&mut runner)?;
         Ok(Worker {
-            keys: Keys::new(&options.model_key),
+            keys: Keys::new(&model_key(&mut runner, &options, mtp)),
+            disk,
             prefix: options.prefix_cache.then(PrefixCache::new),
             mtp: mtp.then(|| Box::new(Mtp) as Box<dyn Drafter<D> + Send>),
             runner,
@@ -99,14 +103,20 @@ impl<D: Device> Worker<D> {
         }
         let left = self.running.drain(..).chain(self.waiting.drain(..));
         left.for_each(|s| s.finish(Ok(Finish::Cancelled)));
+        if let Some(disk) = &self.disk {
+            disk.flush();
+        }
     }
 
     /// Takes all commands that are there, waiting for one when there is nothing to do. False at the end.
     fn receive(&mut self) -> bool {
         loop {
-            let command = if self.running.is_empty() && self.waiting.is_empty() {
-                match self.inbox.recv_timeout(memory::PERIOD) {
+            let command = if self.running.is_empty() {
+                // Who waits while nobody runs waits for the disk.
+                let time = if self.waiting.is_empty() { memory::PERIOD } else { Duration::from_millis(1) };
+                match self.inbox.recv_timeout(time) {
                     Ok(command) => command,
+                    Err(RecvTimeoutError::Timeout) if !self.waiting.is_empty() => return true,
                     Err(RecvTimeoutError::Timeout) => {
                         self.look_at_memory(Instant::now());
                         continue;
@@ -198,6 +208,9 @@ impl<D: Device> Worker<D> {
         if self.runner.slots.free() == 0 {
             return Ok(false);
         }
+        if self.is_loading(sequence) {
+            return Ok(false);
+        }
         let found = self.prefix.as_ref().and_then(|p| p.find(&self.keys, &sequence.tokens));
         if self.is_computed_elsewhere(sequence, found.map_or(0, |(len, _)| len)) {
             return Ok(false);
@@ -223,8 +236,11 @@ impl<D: Device> Worker<D> {
             let borders = &sequence.request.borders;
             sequence.keep_points = keep_points(borders, sequence.tokens.len(), len, self.ladder);
             sequence.kept = len;
-            match len {
-                0 => self.stats.cache.misses += 1,
+            let key = found.map(|(_, key)| key).filter(|key| self.disk.as_ref().is_some_and(|d| d.contains(key)));
+            sequence.stored = key.map(|key| (key, len));
+            match (len, &sequence.loading) {
+                (0, _) => self.stats.cache.misses += 1,
+                (_, Loading::Came) => self.stats.cache.disk_hits += 1,
                 _ => self.stats.cache.memory_hits += 1,
             }
         }
@@ -234,6 +250,39 @@ impl<D: Device> Worker<D> {
         }
         sequence.state = Some(state);
         Ok(true)
+    }
+
+    /// Whether a longer prefix than memory has is on its way from disk. What came is an entry of the cache in memory.
+    fn is_loading(&mut self, sequence: &mut Sequence) -> bool {
+        /// Fewer tokens are computed again sooner than read.
+        const LEAST: usize = 64;
+        let (Some(disk), Some(prefix)) = (&self.disk, &mut self.prefix) else { return false };
+        match &sequence.loading {
+            Loading::Came | Loading::Missed => false,
+            Loading::NotAsked => {
+                let known = prefix.find(&self.keys, &sequence.tokens).map_or(0, |(len, _)| len);
+                let Some((len, key)) = find_on_disk(disk, &self.keys, &sequence.tokens) else { return false };
+                if len < known + LEAST {
+                    return false;
+                }
+                sequence.loading = Loading::Asked { key, len, answer: disk.load(key) };
+                true
+            }
+            Loading::Asked { key, len, answer } => match answer.try_recv() {
+                Err(TryRecvError::Empty) => true,
+                Ok(Some(restored)) => {
+                    let (key, len) = (*key, *len);
+                    // Without room for it, or should it not fit this model after all, the prompt is computed.
+                    let came = self.adopt(key, len, restored);
+                    sequence.loading = if came { Loading::Came } else { Loading::Missed };
+                    false
+                }
+                Ok(None) | Err(TryRecvError::Disconnected) => {
+                    sequence.loading = Loading::Missed;
+                    false
+                }
+            },
+        }
     }
 
     /// A state that goes on from an entry of the prefix cache, or an empty one.
@@ -319,10 +368,25 @@ impl<D: Device> Worker<D> {
             return;
         }
         // A state that can not be exported is not kept; the sequence itself goes on.
-        if let Ok(kept) = self.runner.keep(state) {
-            prefix.insert(key, kept, gain, &mut self.runner);
+        let Ok(kept) = self.runner.keep(state) else { return };
+        if let Some(disk) = &self.disk {
+            store(disk, &mut self.runner, &kept, key, &mut sequence.stored);
+        }
+        prefix.insert(key, kept, gain, &mut self.runner);
+        self.fit();
+    }
+
+    /// Makes what came from disk an entry in memory; false when there is no room for it.
+    fn adopt(&mut self, key: Key, len: usize, restored: Restored) -> bool {
+        if !self.free_pages(restored.pages.len()) {
+            return false;
+        }
+        let Ok(kept) = self.runner.adopt(len, &restored.pages, restored.state) else { return false };
+        if let Some(prefix) = &mut self.prefix {
+            prefix.insert(key, kept, len, &mut self.runner);
             self.fit();
         }
+        true
     }
 
     fn clear_cache(&mut self) {
@@ -438,4 +502,37 @@ fn ladder<D: Device>(runner: &mut Runner<D>) -> Result<usize, StepError> {
     let state = kept?.state.len();
     let token = (runner.page_bytes() / PAGE).max(1);
     Ok((state / token).clamp(512, 8192).next_multiple_of(256))
+}
+
+/// Gives what a sequence has added since `stored` to the disk.
+fn store<D: Device>(
+    disk: &DiskCache,
+    runner: &mut Runner<D>,
+    kept: &Kept,
+    key: Key,
+    stored: &mut Option<(Key, usize)>,
+) {
+    if disk.contains(&key) {
+        *stored = Some((key, kept.len));
+        return;
+    }
+    let (parent, start) = stored.map_or((None, 0), |(key, len)| (Some(key), len));
+    let new = &kept.pages()[start / PAGE..];
+    if (new.len() * runner.page_bytes() + kept.state.len()) as u64 > disk.room() {
+        return;
+    }
+    let pages: Result<Vec<Vec<u8>>, StepError> = new.iter().map(|p| runner.export_page(*p)).collect();
+    if let Ok(pages) = pages {
+        let (start, end, state) = (start as u64, kept.len as u64, kept.state.clone());
+        disk.put(key, Segment { parent, start, end, pages, state });
+        *stored = Some((key, kept.len));
+    }
+}
+
+/// All that a state depends on beside tokens.
+fn model_key<D: Device>(runner: &mut Runner<D>, options: &EngineOptions, mtp: bool) -> Vec<u8> {
+    let arithmetic = runner.device().arithmetic_id();
+    let drafts = runner.has_mtp();
+    let rest = format!("{arithmetic}; kv {:?}; draft head {drafts}, filled {mtp}", options.kv);
+    [&options.model_key[..], rest.as_bytes()].concat()
 }

@@ -11,6 +11,7 @@
 mod checkpoint;
 mod entries;
 mod error;
+mod fingerprint;
 mod folder;
 pub mod gguf;
 pub mod index;

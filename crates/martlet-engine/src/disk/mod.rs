@@ -180,6 +180,11 @@ impl DiskCache {
         }
     }
 
+    /// Bytes that `put` would take now: a larger segment is dropped.
+    pub fn room(&self) -> u64 {
+        self.shared.options.queue_bytes.saturating_sub(self.shared.lock().queued_bytes())
+    }
+
     /// Reads a segment and what it continues. The answer is `None` where any of it is missing, damaged or too old.
     pub fn load(&self, key: Key) -> Receiver<Option<Restored>> {
         let (answer, receiver) = mpsc::channel();

@@ -48,7 +48,7 @@ impl State {
         !self.queue.is_empty() || self.writing.is_some()
     }
 
-    fn queued_bytes(&self) -> u64 {
+    pub fn queued_bytes(&self) -> u64 {
         let writing = self.writing.map_or(0, |(_, bytes)| bytes);
         self.queue.iter().map(|job| job.header.file_bytes()).sum::<u64>() + writing
     }
