@@ -108,12 +108,14 @@ impl<D: Device> Cache<D> {
                 DeviceError::State(format!("a page takes {expected} bytes in all layers, found {found}")).into()
             );
         }
-        let (mut rest, mut sizes) = (bytes, sizes.iter());
-        for layer in &mut self.layers {
-            if let (LayerCache::Kv(kv), Some(&size)) = (layer, sizes.next()) {
-                d.kv_import(kv, page, &rest[..size])?;
-                rest = &rest[size..];
-            }
+        let attention = self.layers.iter_mut().filter_map(|layer| match layer {
+            LayerCache::Kv(kv) => Some(kv),
+            LayerCache::Delta(_) => None,
+        });
+        let mut rest = bytes;
+        for (kv, &size) in attention.zip(sizes) {
+            d.kv_import(kv, page, &rest[..size])?;
+            rest = &rest[size..];
         }
         Ok(())
     }
