@@ -12,6 +12,7 @@ use crate::kv::Kv;
 use crate::pool::Pool;
 use crate::products::{self, Experts, Scratch};
 use crate::tiles::{Weights, allocate};
+use martlet_device::sampling::{SampleRow, Sampled, sample_with};
 use martlet_device::{
     AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, RouteSpec, Routes, Rows,
 };
@@ -376,6 +377,16 @@ impl Device for Cpu {
     fn project(&mut self, ws: &[(&Matrix, usize)], x: &Buffer, b: &Batch, y: &mut Buffer) {
         let ws: Vec<(&Weights, usize)> = ws.iter().map(|(w, col)| (&w.0, *col)).collect();
         products::project(&self.kernels, &self.pool, &mut self.scratch, &ws, x, b.rows(), y);
+    }
+
+    fn sample(&mut self, logits: &Buffer, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>, DeviceError> {
+        if rows.len() > logits.rows() {
+            return Err(failed(format!("sample {} rows of a buffer that has {}", rows.len(), logits.rows())));
+        }
+        let mut sampled = vec![Sampled::default(); rows.len()];
+        let weigh = self.kernels.sample_weigh;
+        self.pool.queue(&mut sampled, logits.cols, |i, s| *s = sample_with(logits.row(i), &rows[i], weigh));
+        Ok(sampled)
     }
 }
 

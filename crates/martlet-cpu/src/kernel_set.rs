@@ -10,6 +10,7 @@ use crate::kernels::{attention, conv_silu, elementwise, embed, gdn, matmul, norm
 use crate::lanes::Lanes;
 use crate::simd;
 use crate::tiles::Weights;
+use martlet_device::sampling;
 
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident = $body:path, ($($arg:ident: $type:ty),*) $(-> $out:ty)?;)*) => {
@@ -117,6 +118,8 @@ kernels! {
     gdn = gdn::gdn, (h: &mut gdn::HeadRows<'_, '_>);
     /// Folds rows into a state.
     gdn_fold = gdn::fold, (state: &mut [f32], rows: gdn::Pending<'_>);
+    /// Exponentials of sampling: (logits, max, temperature, y).
+    sample_weigh = sampling::weigh, (x: &[f32], max: f32, temperature: f32, y: &mut [f32]);
     /// One row's choice of experts: (logits, scratch, renormalise, experts, weights).
     route = route::route, (x: &[f32], scratch: &mut route::Scratch, renormalise: bool, experts: &mut [u32], weights: &mut [f32]);
 }

@@ -28,7 +28,6 @@ mod tests;
 use martlet_tensor::math;
 use noise::Noise;
 use std::borrow::Cow;
-use std::cmp::Ordering;
 
 /// What a caller asks of sampling. Neutral values: temperature 1, top_k 0, top_p 1, min_p 0, penalties 0,
 /// repetition 1.
@@ -91,18 +90,26 @@ struct Candidate {
     logit: f32,
 }
 
+/// How [`weigh`] is called: a device has it compiled for its instruction set.
+pub type Weigh = fn(&[f32], f32, f32, &mut [f32]);
+
 /// Samples one row.
 pub fn sample(logits: &[f32], row: &SampleRow<'_>) -> Sampled {
+    sample_with(logits, row, weigh)
+}
+
+/// As [`sample`], with exponentials by `weigh`.
+pub fn sample_with(logits: &[f32], row: &SampleRow<'_>, weigh: Weigh) -> Sampled {
     let adjusted = adjust(logits, row);
     let best = best(&adjusted);
     let token = match best {
         None => lowest_allowed(row.mask, logits.len()),
-        Some(best) if row.params.temperature > 0.0 => draw(&adjusted, best, row),
+        Some(best) if row.params.temperature > 0.0 => draw(&adjusted, best, row, weigh),
         Some(best) => best.token,
     };
     let mut sampled = Sampled { token, impossible: best.is_none(), ..Sampled::default() };
     if let Some(n) = row.logprobs {
-        (sampled.logprob, sampled.top) = report(logits, token, n);
+        (sampled.logprob, sampled.top) = report(logits, token, n, weigh);
     }
     sampled
 }
@@ -182,99 +189,145 @@ fn best(logits: &[f32]) -> Option<Candidate> {
     Some(Candidate { token, logit })
 }
 
-/// Larger logits first, lower ids first among equals.
-fn rank(a: &Candidate, b: &Candidate) -> Ordering {
-    // No NaN gets here.
-    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
+impl Candidate {
+    /// Smaller for larger logits, and for lower ids among equals. Whole numbers sort several times faster than pairs.
+    fn rank(self) -> u64 {
+        let bits = (self.logit + 0.0).to_bits(); // -0 and 0 are equal
+        // In the order of the floats: negative ones backwards and below the others.
+        let ascending = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+        u64::from(!ascending) << 32 | u64::from(self.token)
+    }
+
+    fn of_rank(rank: u64) -> Candidate {
+        let ascending = !((rank >> 32) as u32);
+        let bits = if ascending >> 31 == 0 { !ascending } else { ascending & !(1 << 31) };
+        Candidate { token: rank as u32, logit: f32::from_bits(bits) }
+    }
 }
 
-/// The first `n` in [`rank`]'s order, in that order. One pass; what was kept is cut back when it is twice `n`.
-fn first_ranked(all: impl Iterator<Item = Candidate>, n: usize) -> Vec<Candidate> {
-    let mut kept: Vec<Candidate> = Vec::new();
+/// The first `n` in order of rank: largest first, lower ids first among equals. One pass that looks at blocks; what was
+/// kept is cut back when it is twice `n`.
+fn first_ranked(logits: &[f32], n: usize) -> Vec<Candidate> {
+    const BLOCK: usize = 32;
+    let mut kept: Vec<u64> = Vec::new();
     let mut least = f32::NEG_INFINITY; // later tokens must exceed it: an equal one has a higher id and loses
-    for c in all {
-        if c.logit <= least {
+    for (block, logits) in logits.chunks(BLOCK).enumerate() {
+        if logits.iter().fold(0, |any, l| any | u32::from(*l > least)) == 0 {
             continue;
         }
-        kept.push(c);
+        for c in possible(logits).filter(|c| c.logit > least) {
+            kept.push(Candidate { token: c.token + (block * BLOCK) as u32, ..c }.rank());
+        }
         if kept.len() >= n.saturating_mul(2).max(64) {
-            kept.select_nth_unstable_by(n - 1, rank);
+            least = Candidate::of_rank(*kept.select_nth_unstable(n - 1).1).logit;
             kept.truncate(n);
-            least = kept[n - 1].logit;
         }
     }
-    kept.sort_unstable_by(rank);
+    kept.sort_unstable();
     kept.truncate(n);
-    kept
+    kept.into_iter().map(Candidate::of_rank).collect()
+}
+
+/// y = exp((x - max) / temperature), and 0 for what is impossible.
+#[inline(always)]
+pub fn weigh(x: &[f32], max: f32, temperature: f32, y: &mut [f32]) {
+    for (y, &x) in y.iter_mut().zip(x) {
+        let d = (if x < f32::MAX { x } else { f32::MAX } - max) / temperature;
+        *y = if x > f32::NEG_INFINITY { math::exp(d) } else { 0.0 };
+    }
+}
+
+/// Values for which exponentials are computed at a time.
+const CHUNK: usize = 256;
+
+/// The sum over all possible tokens, in id order in f64, of exp((logit - max) / temperature).
+fn total(logits: &[f32], max: f32, temperature: f32, weigh: Weigh) -> f64 {
+    let (mut sum, mut e) = (0.0, [0.0; CHUNK]);
+    for logits in logits.chunks(CHUNK) {
+        weigh(logits, max, temperature, &mut e);
+        e[..logits.len()].iter().for_each(|e| sum += f64::from(*e));
+    }
+    sum
 }
 
 /// Filters, then the argmax of weight and noise. `best` is always among what the filters leave.
-fn draw(logits: &[f32], best: Candidate, row: &SampleRow<'_>) -> u32 {
+fn draw(logits: &[f32], best: Candidate, row: &SampleRow<'_>, weigh: Weigh) -> u32 {
     let p = row.params;
     let weight = |c: &Candidate| (c.logit - best.logit) / p.temperature;
-    let mut kept = match p.top_k as usize {
-        k if k > 0 && k < logits.len() => first_ranked(possible(logits), k),
-        _ => possible(logits).collect(),
-    };
-    if p.top_p < 1.0 {
-        nucleus(&mut kept, f64::from(p.top_p), weight);
-    }
-    if p.min_p > 0.0 {
-        let least = math::ln64(f64::from(p.min_p)).min(0.0);
-        kept.retain(|c| f64::from(weight(c)) >= least);
-    }
+    let enough = |kept: &[Candidate], target| nucleus(kept, target, best.logit, p.temperature, weigh);
+    let least = if p.min_p > 0.0 { math::ln64(f64::from(p.min_p)).min(0.0) } else { f64::NEG_INFINITY };
     let noise = Noise::new(p.seed, p.choice, row.position);
     let (mut token, mut score) = (best.token, f64::NEG_INFINITY);
-    for c in &kept {
-        let d = f64::from(weight(c));
-        if d + noise.at_most(c.token) < score {
-            continue; // most tokens: their noise need not be known
+    let mut consider = |c: Candidate| {
+        let d = f64::from(weight(&c));
+        if d < least || d + noise.at_most(c.token) < score {
+            return; // most tokens: their noise need not be known
         }
         let s = d + noise.gumbel(c.token);
         if s > score || (s == score && c.token < token) {
             (token, score) = (c.token, s);
         }
+    };
+    match p.top_k as usize {
+        k if k > 0 && k < logits.len() => {
+            let mut kept = first_ranked(logits, k);
+            if p.top_p < 1.0 {
+                let kept_logits: Vec<f32> = kept.iter().map(|c| c.logit).collect();
+                let target = f64::from(p.top_p) * total(&kept_logits, best.logit, p.temperature, weigh);
+                kept.truncate(enough(&kept, target).unwrap_or(kept.len()));
+            }
+            kept.into_iter().for_each(consider);
+        }
+        _ if p.top_p < 1.0 => {
+            let target = f64::from(p.top_p) * total(logits, best.logit, p.temperature, weigh);
+            // Mostly a few dozen suffice: rank that many, and eight times as many where they do not.
+            let mut n = 64;
+            loop {
+                let mut kept = first_ranked(logits, n);
+                let enough = enough(&kept, target);
+                if enough.is_some() || kept.len() < n {
+                    kept.truncate(enough.unwrap_or(kept.len()));
+                    break kept.into_iter().for_each(consider);
+                }
+                n = n.saturating_mul(8);
+            }
+        }
+        _ => {
+            consider(best); // it leaves the others little room
+            possible(logits).for_each(consider);
+        }
     }
     token
 }
 
-/// Keeps the fewest candidates, in [`rank`]'s order, whose probabilities sum to at least `p` of all, and at least one.
-fn nucleus(kept: &mut Vec<Candidate>, p: f64, weight: impl Fn(&Candidate) -> f32) {
-    let probability = |c: &Candidate| f64::from(math::exp(weight(c)));
-    let target = p * kept.iter().map(probability).sum::<f64>();
-    // Mostly a few dozen suffice: sort that many, and four times as many where they do not.
-    let mut sorted = 0;
-    let mut sum = 0.0;
-    while sorted < kept.len() {
-        let next = (sorted * 4).max(64).min(kept.len());
-        if next < kept.len() {
-            kept[sorted..].select_nth_unstable_by(next - sorted, rank);
-        }
-        kept[sorted..next].sort_unstable_by(rank);
-        for i in sorted..next {
-            sum += probability(&kept[i]);
+/// The fewest candidates, in their order, whose probabilities sum to at least `target`; `None` where all do not.
+fn nucleus(ranked: &[Candidate], target: f64, max: f32, temperature: f32, weigh: Weigh) -> Option<usize> {
+    let (mut sum, mut logits, mut e) = (0.0, [0.0; CHUNK], [0.0; CHUNK]);
+    for (chunk, ranked) in ranked.chunks(CHUNK).enumerate() {
+        logits.iter_mut().zip(ranked).for_each(|(l, c)| *l = c.logit);
+        weigh(&logits[..ranked.len()], max, temperature, &mut e);
+        for i in 0..ranked.len() {
+            sum += f64::from(e[i]);
             if sum >= target {
-                kept.truncate(i + 1);
-                return;
+                return Some(chunk * CHUNK + i + 1);
             }
         }
-        sorted = next;
     }
+    None
 }
 
 /// Log-probabilities of the model's own distribution: of `token`, and of the `n` most probable tokens.
-fn report(logits: &[f32], token: u32, n: usize) -> (Option<f32>, Vec<(u32, f32)>) {
+fn report(logits: &[f32], token: u32, n: usize, weigh: Weigh) -> (Option<f32>, Vec<(u32, f32)>) {
     let Some(best) = best(logits) else {
         return (Some(f32::NEG_INFINITY), Vec::new());
     };
     let below = |c: Candidate| c.logit - best.logit;
-    let sum: f64 = possible(logits).map(|c| f64::from(math::exp(below(c)))).sum();
-    let log_sum = math::ln64(sum);
+    let log_sum = math::ln64(total(logits, best.logit, 1.0, weigh));
     let logprob = |c: Candidate| (f64::from(below(c)) - log_sum) as f32;
     let own = possible(&logits[token as usize..][..1]).next().map(logprob);
     let top = match n {
         0 => Vec::new(),
-        _ => first_ranked(possible(logits), n),
+        _ => first_ranked(logits, n),
     };
     let top = top.into_iter().map(|c| (c.token, logprob(c)));
     (Some(own.unwrap_or(f32::NEG_INFINITY)), top.collect())

@@ -5,7 +5,9 @@
 //!   u_t = beta_t * (v_t - gamma_t S^T k_t - sum over j < t of w[t, j] (k_j . k_t) u_j)
 //!   y_t = gamma_t S^T q_t + sum over j <= t of w[t, j] (k_j . q_t) u_j
 //!   at a border: S = gamma S + sum over j of w[C, j] k_j u_j^T, and the list is empty.
-//! bytes: S read once per row (twice 64 columns at a time, from L2), written once per 32 rows; the list from L1.
+//! bytes: S read once for up to 4 rows between two borders (32 columns at a time, so that the sums of 4 rows stay in
+//! registers; all columns for 1 row), written once per 32 rows; the list from L1. The states of all heads and layers are
+//! more than the second cache holds, so that each line is asked for ahead.
 //! order: products run on: gamma = gamma * decay, w = w * decay, never a quotient or an exponential. S^T k and S^T q:
 //! a lane is a value dimension; fma(S[i], k[i], acc) for i in order. r = fma(-gamma, S^T k, v), then
 //! r = fma(-(w (k_j . k_t)), u_j, r) for j in order; u = beta * r. y = gamma * S^T q, then fma(w (k_j . q_t), u_j, y)
@@ -14,6 +16,7 @@
 
 use crate::lanes::dot;
 use crate::pool::Columns;
+use crate::simd::prefetch;
 
 /// Rows between borders; divides the 64 tokens of a page.
 pub const BORDER: usize = 32;
@@ -69,7 +72,26 @@ pub fn gdn(h: &mut HeadRows<'_, '_>) {
     let mut crossed: Vec<f32> = Vec::new();
     let mut w = [1.0f32; BORDER];
     let mut gamma = products(&h.head.decay[..len], &mut w);
+    // Rows from `r` on for which S has been read.
+    let mut ahead = 0;
     for r in 0..h.rows {
+        // S^T k and S^T q of the next rows up to the border go into their places of the list and the output.
+        if ahead == 0 {
+            ahead = (h.rows - r).min(BORDER - (len - from)).min(4);
+            let s = if crossed.is_empty() { &*h.head.s } else { &crossed };
+            let x = |row: usize| {
+                let x = &h.qkv[row * h.width..(row + 1) * h.width];
+                (&x[h.at[1]..h.at[1] + kd], &x[h.at[0]..h.at[0] + kd])
+            };
+            let u = &mut h.head.u[len * vd..(len + ahead) * vd];
+            match ahead {
+                1 => read_state::<1, 128>(s, [x(r)], u, &mut h.y, r),
+                2 => read_state::<2, 64>(s, [x(r), x(r + 1)], u, &mut h.y, r),
+                3 => read_state::<3, 32>(s, [x(r), x(r + 1), x(r + 2)], u, &mut h.y, r),
+                _ => read_state::<4, 32>(s, [x(r), x(r + 1), x(r + 2), x(r + 3)], u, &mut h.y, r),
+            }
+        }
+        ahead -= 1;
         let x = &h.qkv[r * h.width..(r + 1) * h.width];
         let [q, k, v] = h.at;
         let (q, k, v) = (&x[q..q + kd], &x[k..k + kd], &x[v..v + vd]);
@@ -83,10 +105,8 @@ pub fn gdn(h: &mut HeadRows<'_, '_>) {
         w[len - from] = 1.0;
         h.head.k[len * kd..(len + 1) * kd].copy_from_slice(k);
         h.head.decay[len] = decay;
-        let s = if crossed.is_empty() { &*h.head.s } else { &crossed };
         let (before, u) = h.head.u.split_at_mut(len * vd);
         let y = &mut h.y.row(r)[..vd];
-        read_state(s, vd, k, q, u, y);
         row(
             &Row {
                 w: &w[..len - from],
@@ -175,37 +195,63 @@ fn row(r: &Row<'_>, v: &[f32], u: &mut [f32], y: &mut [f32]) {
     }
 }
 
-/// in_k = S^T k, in_q = S^T q: 64 columns at a time, so that their sums stay in registers.
+/// S^T k into `u` [R, value_dim] and S^T q into y's rows from `r` on, for the (k, q) of R rows; W columns at a time, so
+/// that their sums stay in registers.
 #[inline(always)]
-fn read_state(s: &[f32], vd: usize, k: &[f32], q: &[f32], in_k: &mut [f32], in_q: &mut [f32]) {
+fn read_state<const R: usize, const W: usize>(
+    s: &[f32],
+    rows: [(&[f32], &[f32]); R],
+    u: &mut [f32],
+    y: &mut Columns<'_>,
+    r: usize,
+) {
+    let vd = u.len() / R;
     let mut at = 0;
-    while at + 64 <= vd {
-        columns::<64>(s, vd, at, k, q, in_k, in_q);
-        at += 64;
+    while at + W <= vd {
+        columns::<R, W>(s, vd, at, rows, u, y, r);
+        at += W;
     }
     while at + 16 <= vd {
-        columns::<16>(s, vd, at, k, q, in_k, in_q);
+        columns::<R, 16>(s, vd, at, rows, u, y, r);
         at += 16;
     }
     while at < vd {
-        columns::<1>(s, vd, at, k, q, in_k, in_q);
+        columns::<R, 1>(s, vd, at, rows, u, y, r);
         at += 1;
     }
 }
 
 #[inline(always)]
-fn columns<const W: usize>(s: &[f32], vd: usize, at: usize, k: &[f32], q: &[f32], in_k: &mut [f32], in_q: &mut [f32]) {
-    let (mut a, mut b) = ([0.0f32; W], [0.0f32; W]);
-    let q = &q[..k.len()];
-    for i in 0..k.len() {
-        let row = &s[i * vd + at..i * vd + at + W];
-        for l in 0..W {
-            a[l] = row[l].mul_add(k[i], a[l]);
-            b[l] = row[l].mul_add(q[i], b[l]);
+fn columns<const R: usize, const W: usize>(
+    s: &[f32],
+    vd: usize,
+    at: usize,
+    rows: [(&[f32], &[f32]); R],
+    u: &mut [f32],
+    y: &mut Columns<'_>,
+    first: usize,
+) {
+    /// Rows of S that are asked for ahead: 4 KiB at 128 columns.
+    const AHEAD: usize = 8;
+    let kd = rows[0].0.len();
+    let rows = rows.map(|(k, q)| (&k[..kd], &q[..kd]));
+    let (mut a, mut b) = ([[0.0f32; W]; R], [[0.0f32; W]; R]);
+    for i in 0..kd {
+        if at == 0 && i + AHEAD < kd {
+            prefetch(&s[(i + AHEAD) * vd..(i + AHEAD + 1) * vd]);
+        }
+        let state = &s[i * vd + at..i * vd + at + W];
+        for (r, (k, q)) in rows.iter().enumerate() {
+            for l in 0..W {
+                a[r][l] = state[l].mul_add(k[i], a[r][l]);
+                b[r][l] = state[l].mul_add(q[i], b[r][l]);
+            }
         }
     }
-    in_k[at..at + W].copy_from_slice(&a);
-    in_q[at..at + W].copy_from_slice(&b);
+    for r in 0..R {
+        u[r * vd + at..r * vd + at + W].copy_from_slice(&a[r]);
+        y.row(first + r)[at..at + W].copy_from_slice(&b[r]);
+    }
 }
 
 /// S = gamma S + sum over the rows of w k u^T; at most [`BORDER`] rows.

@@ -294,3 +294,12 @@ fn a_wide_vocabulary_is_filtered_like_a_narrow_one() {
         }
     }
 }
+
+#[test]
+fn ranks_order_as_logits_then_ids_and_can_be_taken_back() {
+    let logits = [f32::MAX, 3.5, 1e-40, 0.0, -1e-40, -1.0, -f32::MAX];
+    let all: Vec<Candidate> = (0..14).map(|i| Candidate { token: i as u32 % 2, logit: logits[i / 2] }).collect();
+    assert!(all.is_sorted_by_key(|c| c.rank()));
+    assert!(all.iter().all(|c| Candidate::of_rank(c.rank()) == *c));
+    assert_eq!(Candidate { token: 1, logit: -0.0 }.rank(), Candidate { token: 1, logit: 0.0 }.rank());
+}
