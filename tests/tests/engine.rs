@@ -3,7 +3,7 @@
 use martlet_cpu::{Cpu, CpuOptions, Isa};
 use martlet_device::KvScheme;
 use martlet_engine::disk::DiskOptions;
-use martlet_engine::{DrafterChoice, Engine, EngineOptions, Event, Finish, Request, Sampling};
+use martlet_engine::{Accept, DrafterChoice, Engine, EngineOptions, Event, Finish, Request, Sampling};
 use martlet_tests::engines::{Outcome, greedy, outcome, run, sampled, start, start_on};
 use martlet_tests::random::Rng;
 use martlet_tests::{fixtures, random};
@@ -80,6 +80,26 @@ fn drafts_never_change_an_answer_and_are_often_right() {
             }
         }
     }
+}
+
+/// Rejection sampling has another text for a seed, but not for greedy answers, and refuses fewer drafts.
+#[test]
+fn rejection_sampling_accepts_more_drafts() {
+    let checkpoint = fledgling();
+    let requests: Vec<Request> = requests(40).into_iter().map(|r| Request { stop: Vec::new(), ..r }).collect();
+    let (greedy, sampled) = requests.split_at(requests.len() / 2);
+    let expected = all(&start(&checkpoint, 2, plain()), greedy);
+    let share = |accept| {
+        let drafter = DrafterChoice::Mtp;
+        let engine = start(&checkpoint, 2, EngineOptions { drafter, draft_depth: Some(2), accept, ..plain() });
+        compare(&all(&engine, greedy), &expected, &format!("{accept}"));
+        let before = engine.stats().mtp;
+        all(&engine, sampled);
+        let after = engine.stats().mtp;
+        (after.accepted - before.accepted) as f64 / (after.drafted - before.drafted) as f64
+    };
+    let (same, rejection) = (share(Accept::Same), share(Accept::Rejection));
+    assert!(rejection > same, "{rejection:.3} by rejection, {same:.3} by comparing");
 }
 
 #[test]
@@ -247,7 +267,7 @@ fn random_crossings() {
     let mut runs = 0;
     for round in 0..rounds {
         let (checkpoint, vocabulary) = &checkpoints[round % checkpoints.len()];
-        let kv = [KvScheme::F16, KvScheme::F32][rng.below(2)];
+        let kv = [KvScheme::F16, KvScheme::F32, KvScheme::Q8][rng.below(3)];
         let requests = family(&mut rng, *vocabulary);
         let expected = all(&start(checkpoint, 1, EngineOptions { kv, ..plain() }), &requests);
         for _ in 0..2 {

@@ -22,8 +22,11 @@
 //! ([`martlet_tensor::math`]), so every machine draws the same token from the same logits.
 
 mod noise;
+mod rejection;
 #[cfg(test)]
 mod tests;
+
+pub use rejection::{Odds, accept, odds};
 
 use martlet_tensor::math;
 use noise::Noise;
@@ -107,7 +110,12 @@ pub fn sample_with(logits: &[f32], row: &SampleRow<'_>, weigh: Weigh) -> Sampled
         Some(best) if row.params.temperature > 0.0 => draw(&adjusted, best, row, weigh),
         Some(best) => best.token,
     };
-    let mut sampled = Sampled { token, impossible: best.is_none(), ..Sampled::default() };
+    Sampled { impossible: best.is_none(), ..finish(logits, row, token, weigh) }
+}
+
+/// A token with the log-probabilities that were asked for.
+fn finish(logits: &[f32], row: &SampleRow<'_>, token: u32, weigh: Weigh) -> Sampled {
+    let mut sampled = Sampled { token, ..Sampled::default() };
     if let Some(n) = row.logprobs {
         (sampled.logprob, sampled.top) = report(logits, token, n, weigh);
     }
@@ -253,19 +261,29 @@ fn total(logits: &[f32], max: f32, temperature: f32, weigh: Weigh) -> f64 {
 /// Filters, then the argmax of weight and noise. `best` is always among what the filters leave.
 fn draw(logits: &[f32], best: Candidate, row: &SampleRow<'_>, weigh: Weigh) -> u32 {
     let p = row.params;
-    let weight = |c: &Candidate| (c.logit - best.logit) / p.temperature;
-    let enough = |kept: &[Candidate], target| nucleus(kept, target, best.logit, p.temperature, weigh);
-    let least = if p.min_p > 0.0 { math::ln64(f64::from(p.min_p)).min(0.0) } else { f64::NEG_INFINITY };
     let noise = Noise::new(p.seed, p.choice, row.position);
     let (mut token, mut score) = (best.token, f64::NEG_INFINITY);
-    let mut consider = |c: Candidate| {
-        let d = f64::from(weight(&c));
-        if d < least || d + noise.at_most(c.token) < score {
+    filter(logits, best, p, weigh, |c| {
+        let d = f64::from((c.logit - best.logit) / p.temperature);
+        if d + noise.at_most(c.token) < score {
             return; // most tokens: their noise need not be known
         }
         let s = d + noise.gumbel(c.token);
         if s > score || (s == score && c.token < token) {
             (token, score) = (c.token, s);
+        }
+    });
+    token
+}
+
+/// Shows every candidate that top-k, top-p and min-p leave, each once, `best` among them.
+fn filter(logits: &[f32], best: Candidate, p: &SampleParams, weigh: Weigh, mut show: impl FnMut(Candidate)) {
+    let weight = |c: &Candidate| (c.logit - best.logit) / p.temperature;
+    let enough = |kept: &[Candidate], target| nucleus(kept, target, best.logit, p.temperature, weigh);
+    let least = if p.min_p > 0.0 { math::ln64(f64::from(p.min_p)).min(0.0) } else { f64::NEG_INFINITY };
+    let mut f = |c: Candidate| {
+        if f64::from(weight(&c)) >= least {
+            show(c);
         }
     };
     match p.top_k as usize {
@@ -276,7 +294,7 @@ fn draw(logits: &[f32], best: Candidate, row: &SampleRow<'_>, weigh: Weigh) -> u
                 let target = f64::from(p.top_p) * total(&kept_logits, best.logit, p.temperature, weigh);
                 kept.truncate(enough(&kept, target).unwrap_or(kept.len()));
             }
-            kept.into_iter().for_each(consider);
+            kept.into_iter().for_each(f);
         }
         _ if p.top_p < 1.0 => {
             let target = f64::from(p.top_p) * total(logits, best.logit, p.temperature, weigh);
@@ -287,17 +305,16 @@ fn draw(logits: &[f32], best: Candidate, row: &SampleRow<'_>, weigh: Weigh) -> u
                 let enough = enough(&kept, target);
                 if enough.is_some() || kept.len() < n {
                     kept.truncate(enough.unwrap_or(kept.len()));
-                    break kept.into_iter().for_each(consider);
+                    break kept.into_iter().for_each(f);
                 }
                 n = n.saturating_mul(8);
             }
         }
         _ => {
-            consider(best); // it leaves the others little room
-            possible(logits).for_each(consider);
+            f(best); // it leaves the others little room
+            possible(logits).filter(|c| c.token != best.token).for_each(f);
         }
     }
-    token
 }
 
 /// The fewest candidates, in their order, whose probabilities sum to at least `target`; `None` where all do not.

@@ -2,8 +2,8 @@
 
 use crate::admit::{Refused, Request};
 use crate::disk::{DiskCache, DiskOptions};
-use crate::draft::DrafterChoice;
 use crate::draft::policy::{MAX_MTP, MAX_SUFFIX};
+use crate::draft::{Accept, DrafterChoice};
 use crate::events::{EngineError, Event};
 use crate::memory::{Budget, FreeMemory};
 use crate::runner::{Capacity, Runner};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-/// How much an engine holds and does at a time. None of it changes a result.
+/// How much an engine holds and does at a time. Nothing but `kv` and `accept` changes a result.
 #[derive(Clone)]
 pub struct EngineOptions {
     /// Tokens of the longest sequence, prompt and answer; `None`: what the model was made for, as far as it fits.
@@ -44,6 +44,8 @@ pub struct EngineOptions {
     /// What names the model: stored states of another one are never used. The engine adds its arithmetic.
     pub model_key: Vec<u8>,
     pub drafter: DrafterChoice,
+    /// When a draft of a sampled answer is right. Anything but the default lets texts depend on drafts.
+    pub accept: Accept,
     /// Always so many drafts, where there are any; `None`: as many as pay.
     pub draft_depth: Option<usize>,
     /// Puts another token in the place of a draft of the draft head: (position, draft) -> draft. For measuring what drafts
@@ -67,6 +69,7 @@ impl Default for EngineOptions {
             disk: None,
             model_key: Vec::new(),
             drafter: DrafterChoice::Auto,
+            accept: Accept::Same,
             draft_depth: None,
             replace_draft: None,
         }

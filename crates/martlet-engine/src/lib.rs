@@ -24,7 +24,7 @@ mod worker;
 
 pub use admit::{Priority, Refused, Request};
 pub use constraint::{Constraint, Rule};
-pub use draft::DrafterChoice;
+pub use draft::{Accept, DrafterChoice};
 pub use engine::{Engine, EngineOptions, Handle};
 pub use events::{EngineError, Event, Finish, Timings, TokenEvent};
 pub use martlet_device::sampling::SampleParams;

@@ -4,11 +4,11 @@ use crate::admit::{Priority, Request};
 use crate::constraint::Constraint;
 use crate::disk::{Key, Restored};
 use crate::draft::policy::{Acceptance, Class, Probe};
-use crate::draft::{Drafts, Suffix};
+use crate::draft::{Accept, Drafts, Suffix};
 use crate::events::{EngineError, Event, Finish, Timings, TokenEvent};
 use crate::runner::SeqState;
 use crate::schedule::Want;
-use martlet_device::sampling::{SampleParams, SampleRow, Sampled};
+use martlet_device::sampling::{self, SampleParams, SampleRow, Sampled};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +29,7 @@ pub(crate) struct Sequence {
     /// To be checked in the next step.
     pub drafts: Drafts,
     pub suffix: Suffix,
+    pub accept: Accept,
     pub acceptance: Acceptance,
     pub probe: Probe,
     /// Lengths at which its state is to be kept, ascending.
@@ -136,6 +137,7 @@ impl Sequence {
             constraint: request.constraint.as_ref().map(|c| c.start()),
             drafts: Drafts::default(),
             suffix: Suffix::default(),
+            accept: Accept::Same,
             acceptance: Acceptance::default(),
             probe: Probe::default(),
             keep_points: Vec::new(),
@@ -270,6 +272,22 @@ impl Sequence {
         self.drafts.tokens.push(token);
     }
 
+    /// Whether its drafts are accepted by rejection sampling.
+    pub fn rejects(&self) -> bool {
+        self.accept == Accept::Rejection && self.params.temperature > 0.0
+    }
+
+    /// The tokens at the places of [`Sequence::checked`] by rejection sampling; `logits` [places, vocabulary].
+    pub fn reject(&self, checks: &[Checked], logits: &[f32]) -> Vec<Sampled> {
+        let rows = logits.chunks(logits.len() / checks.len());
+        let drafts = &self.drafts;
+        let draw = |(i, (check, logits)): (usize, (&Checked, &[f32]))| match drafts.tokens.get(i) {
+            Some(draft) => sampling::accept(logits, &self.sample_row(check), *draft, drafts.odds.get(i)),
+            None => sampling::sample(logits, &self.sample_row(check)),
+        };
+        checks.iter().zip(rows).enumerate().map(draw).collect()
+    }
+
     /// Tells how far the prompt is; the caller may have gone.
     pub fn report_prefill(&self) {
         let total = self.request.prompt.len();
@@ -281,7 +299,7 @@ impl Sequence {
     /// Takes the tokens that were sampled at the places of [`Sequence::checked`], as far as the drafts before them were
     /// right.
     pub fn take(&mut self, sampled: Vec<Sampled>) -> Taken {
-        let Drafts { tokens: drafts, class } = std::mem::take(&mut self.drafts);
+        let Drafts { tokens: drafts, class, .. } = std::mem::take(&mut self.drafts);
         let before = self.tokens.len();
         let mut taken = Taken { class, drafted: drafts.len(), ..Taken::default() };
         for (i, sampled) in sampled.into_iter().enumerate() {

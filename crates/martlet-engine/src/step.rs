@@ -6,8 +6,9 @@ use crate::draft::{DrafterChoice, Job, Kind};
 use crate::events::EngineError;
 use crate::runner::{SeqInput, StepError};
 use crate::schedule::{Want, chunk_beside_answers, plan};
-use crate::sequence::{Sequence, Taken};
+use crate::sequence::{Checked, Sequence, Taken};
 use crate::worker::Worker;
+use martlet_device::sampling::{SampleRow, Sampled};
 use martlet_device::{Device, PAGE};
 use std::time::{Duration, Instant};
 
@@ -99,13 +100,7 @@ impl<D: Device> Worker<D> {
             let sequence = &mut self.running[part.at];
             checks.push(if part.last { sequence.checked() } else { Vec::new() });
         }
-        let rows = parts.iter().zip(&checks).flat_map(|(part, checks)| {
-            let sequence = &self.running[part.at];
-            checks.iter().map(|c| sequence.sample_row(c))
-        });
-        let rows: Vec<_> = rows.collect();
-        let mut sampled = if rows.is_empty() { Vec::new() } else { self.runner.sample(&rows)? }.into_iter();
-        drop(rows);
+        let mut sampled = self.draw(parts, &checks)?.into_iter();
         let mut all = Vec::new();
         for (part, checks) in parts.iter().zip(&checks) {
             let sequence = &mut self.running[part.at];
@@ -134,6 +129,36 @@ impl<D: Device> Worker<D> {
             all.push(taken);
         }
         Ok(all)
+    }
+
+    /// The tokens at all checked places, in order.
+    fn draw(&mut self, parts: &[Part], checks: &[Vec<Checked>]) -> Result<Vec<Sampled>, StepError> {
+        let checked: Vec<(&Sequence, &[Checked])> = parts
+            .iter()
+            .zip(checks)
+            .filter(|(_, checks)| !checks.is_empty())
+            .map(|(part, checks)| (&self.running[part.at], checks.as_slice()))
+            .collect();
+        if checked.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows: Vec<SampleRow<'_>> =
+            checked.iter().flat_map(|(sequence, checks)| checks.iter().map(|c| sequence.sample_row(c))).collect();
+        let mut sampled = self.runner.sample(&rows)?;
+        if checked.iter().any(|(s, checks)| s.rejects() && checks.len() > 1) {
+            let logits = self.runner.logits(rows.len())?;
+            let width = logits.len() / rows.len();
+            let mut row = 0;
+            for (sequence, checks) in checked {
+                let places = row..row + checks.len();
+                if sequence.rejects() && checks.len() > 1 {
+                    let logits = &logits[places.start * width..places.end * width];
+                    sampled[places].clone_from_slice(&sequence.reject(checks, logits));
+                }
+                row += checks.len();
+            }
+        }
+        Ok(sampled)
     }
 
     /// Learns what the step cost.

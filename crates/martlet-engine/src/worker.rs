@@ -232,6 +232,7 @@ impl<D: Device> Worker<D> {
         }
         let len = state.len();
         sequence.acceptance = self.acceptance.inherit();
+        sequence.accept = self.options.accept;
         if self.prefix.is_some() {
             let borders = &sequence.request.borders;
             sequence.keep_points = keep_points(borders, sequence.tokens.len(), len, self.ladder);

@@ -43,9 +43,13 @@ impl Noise {
         (bits >> 12) * 2 + 1
     }
 
+    /// Strictly between 0 and 1.
+    pub(super) fn uniform(self, token: u32) -> f64 {
+        self.odd(token) as f64 * 2f64.powi(-53)
+    }
+
     pub(super) fn gumbel(self, token: u32) -> f64 {
-        let w = self.odd(token) as f64 * 2f64.powi(-53);
-        -ln64(-ln64(w))
+        -ln64(-ln64(self.uniform(token)))
     }
 
     /// A quick upper bound of the noise: -ln w >= 1 - w = r / 2^53 with r >= 2^k, so -ln(-ln w) <= (53 - k) ln 2.

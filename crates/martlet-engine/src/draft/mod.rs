@@ -13,6 +13,7 @@ pub(crate) use suffix::Suffix;
 use crate::runner::{Runner, StepError};
 use crate::sequence::Sequence;
 use martlet_device::Device;
+use martlet_device::sampling::Odds;
 use std::fmt;
 use std::str::FromStr;
 
@@ -59,6 +60,43 @@ impl FromStr for DrafterChoice {
     }
 }
 
+/// When a draft of a sampled answer is right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accept {
+    /// If it is the token that plain sampling gives: the text of a seed does not depend on drafts.
+    #[default]
+    Same,
+    /// By rejection sampling: a few more drafts are accepted, from the same distribution, but the text of a seed depends on
+    /// what was drafted.
+    Rejection,
+}
+
+impl Accept {
+    pub const ALL: [Accept; 2] = [Accept::Same, Accept::Rejection];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Accept::Same => "same",
+            Accept::Rejection => "rejection",
+        }
+    }
+}
+
+impl fmt::Display for Accept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Accept {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Accept, String> {
+        let found = Accept::ALL.into_iter().find(|c| c.as_str() == text);
+        found.ok_or_else(|| format!("\"{text}\" is no way to accept drafts; known are same, rejection"))
+    }
+}
+
 /// A source of drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -70,6 +108,8 @@ pub enum Kind {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drafts {
     pub tokens: Vec<u32>,
+    /// What each was drawn from, where that is asked for; none where they were certain.
+    pub odds: Vec<Odds>,
     /// Whose they are, for the record; meaningless while there are none.
     pub class: policy::Class,
 }

@@ -3,7 +3,7 @@
 use super::{Drafter, Job};
 use crate::runner::{DraftInput, Hidden, Runner, SeqState, StepError};
 use crate::sequence::Sequence;
-use martlet_device::Device;
+use martlet_device::{Device, sampling};
 
 /// With up to this many rows one pass of the head over all of them is cheaper than an append and a pass over the last.
 const ONE_PASS: usize = 8;
@@ -62,6 +62,9 @@ fn chain<D: Device>(
             .collect();
         runner.draft(&mut inputs, if depth == 0 { Hidden::Step } else { Hidden::Drafted })?;
         let sampled = runner.sample(&jobs.iter().map(|j| j.sequence.draft_row()).collect::<Vec<_>>())?;
+        if jobs.iter().any(|j| j.sequence.rejects()) {
+            keep_odds(runner, &mut jobs)?;
+        }
         depth += 1;
         let mut next = Vec::new();
         let mut left = Vec::new();
@@ -74,6 +77,17 @@ fn chain<D: Device>(
             }
         }
         (jobs, rows) = (left, next);
+    }
+    Ok(())
+}
+
+/// Notes what the drafts of this pass were drawn from, for sequences that accept by it.
+fn keep_odds<D: Device>(runner: &mut Runner<D>, jobs: &mut [&mut Job<'_>]) -> Result<(), StepError> {
+    let logits = runner.logits(jobs.len())?;
+    let width = logits.len() / jobs.len();
+    for (job, logits) in jobs.iter_mut().zip(logits.chunks(width)).filter(|(j, _)| j.sequence.rejects()) {
+        let odds = sampling::odds(logits, &job.sequence.draft_row());
+        job.sequence.drafts.odds.push(odds);
     }
     Ok(())
 }
