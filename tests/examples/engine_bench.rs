@@ -8,12 +8,13 @@
 //!   forced [PERCENT]    the draft head at a given acceptance (80 unless told), at depths 1 to 5 and as chosen
 //!   drafts              drafters on fledgling's own prompts
 //!   shared LENGTH       two prompts that share nine tenths, at once
+//!   overload [N]        N requests at once (64), a quarter of them in the background: waits for the first token
 //!   gap LENGTH          longest wait of a running answer while a prompt of LENGTH is admitted
 //! Environment: ROUNDS (3), TOKENS (64), THREADS (2), CHUNK (256).
 
 use martlet_cpu::{Cpu, CpuOptions};
 use martlet_engine::disk::DiskOptions;
-use martlet_engine::{DrafterChoice, Engine, EngineOptions, Event, Handle, Request, Stats, Timings};
+use martlet_engine::{DrafterChoice, Engine, EngineOptions, Event, Handle, Priority, Request, Stats, Timings};
 use martlet_model::Model;
 use martlet_tests::engines::greedy;
 use martlet_tests::random::Rng;
@@ -58,6 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "forced" => bench.forced(first(80)),
         "drafts" => bench.drafts(),
         "shared" => bench.shared(first(2000)),
+        "overload" => bench.overload(first(64)),
         "gap" => bench.gap(first(12_000)),
         other => return Err(format!("{other} is nothing that is measured here").into()),
     }
@@ -328,6 +330,37 @@ impl Bench {
         }
         let [twice, once] = seconds.map(median);
         println!("two prompts of {length} that share nine tenths: {twice:.3} s computed twice, {once:.3} s shared");
+    }
+
+    /// Many more requests than sequences: who waits how long for the first token, and for the slowest of the next ones.
+    fn overload(&self, count: usize) {
+        let engine = self.engine(EngineOptions { sequences: 8, ..self.options(2048) });
+        let mut rng = Rng(6);
+        let requests = (0..count).map(|i| Request {
+            priority: if i % 4 == 3 { Priority::Background } else { Priority::Interactive },
+            prompt: rng.ids([40, 80, 160, 1000][i / 4 % 4], self.vocabulary()),
+            ..self.request(&[])
+        });
+        let requests: Vec<Request> = requests.collect();
+        let started = Instant::now();
+        let handles: Vec<_> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+        let runs: Vec<Run> = std::thread::scope(|s| {
+            let threads: Vec<_> = handles.into_iter().map(|h| s.spawn(move || collect(&h))).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        for priority in [Priority::Interactive, Priority::Background] {
+            let of = || requests.iter().zip(&runs).filter(|(r, _)| r.priority == priority).map(|(_, run)| run);
+            let mut first: Vec<f64> = of().map(|r| (r.times[0] - started).as_secs_f64()).collect();
+            first.sort_by(f64::total_cmp);
+            let gaps = of().flat_map(|r| r.times.windows(2).map(|t| (t[1] - t[0]).as_secs_f64()));
+            println!(
+                "{priority:?}: first token after {:.2} s (median), {:.2} s (slowest of {}); longest wait within an answer {:.0} ms",
+                median(first.clone()),
+                first[first.len() - 1],
+                first.len(),
+                1000.0 * gaps.fold(0.0, f64::max)
+            );
+        }
     }
 
     fn gap(&self, length: usize) {
