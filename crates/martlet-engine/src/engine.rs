@@ -219,7 +219,7 @@ impl Drop for Engine {
     }
 }
 
-fn page_bytes(spec: &ModelSpec, drafts: bool, kv: KvScheme) -> u64 {
+pub(crate) fn page_bytes(spec: &ModelSpec, drafts: bool, kv: KvScheme) -> u64 {
     spec.page_bytes(drafts, kv).iter().sum::<usize>().max(1) as u64
 }
 
@@ -233,27 +233,28 @@ fn pool_bytes(spec: &ModelSpec, drafts: bool, context: usize, options: &EngineOp
 /// What the runner is made for.
 fn capacity(spec: &ModelSpec, drafts: bool, context: usize, pool: u64, options: &EngineOptions) -> Capacity {
     let pages = (pool / page_bytes(spec, drafts, options.kv)).min(u32::MAX.into()) as usize;
-    // A step checks the drafts of all sequences beside the prompts.
+    let (rows, outputs) = step_size(options);
+    Capacity { kv: options.kv, pages: pages.max(context.div_ceil(PAGE)), sequences: options.sequences, rows, outputs }
+}
+
+/// Rows of the largest step, and how many of them have logits: it checks the drafts of all sequences beside the prompts.
+pub(crate) fn step_size(options: &EngineOptions) -> (usize, usize) {
     let checked = match options.drafter {
         DrafterChoice::None => 1,
         _ => 1 + options.draft_depth.unwrap_or(MAX_SUFFIX.max(MAX_MTP)).clamp(MAX_MTP, MAX_DRAFTS),
     };
-    let outputs = options.sequences * checked;
-    Capacity {
-        kv: options.kv,
-        pages: pages.max(context.div_ceil(PAGE)),
-        sequences: options.sequences,
-        rows: options.prefill_chunk + outputs,
-        outputs,
-    }
+    let outputs = options.sequences.saturating_mul(checked);
+    (options.prefill_chunk.saturating_add(outputs), outputs)
 }
 
+/// Tokens that any engine must have room for.
+pub(crate) const LEAST_CONTEXT: usize = 256;
+
 /// The longest sequence: what was asked for, or else the model's own context as far as the pool goes.
-fn fit_context(spec: &ModelSpec, drafts: bool, options: &EngineOptions) -> Result<usize, EngineError> {
-    const LEAST: usize = 256;
+pub(crate) fn fit_context(spec: &ModelSpec, drafts: bool, options: &EngineOptions) -> Result<usize, EngineError> {
     let page = page_bytes(spec, drafts, options.kv);
     let fits = options.pool_bytes.map_or(usize::MAX, |bytes| (bytes / page).min(u32::MAX.into()) as usize * PAGE);
-    let least = LEAST.min(spec.context);
+    let least = LEAST_CONTEXT.min(spec.context);
     let wanted = options.context.unwrap_or(spec.context.min(fits).max(least));
     if wanted > fits {
         return Err(EngineError::Start(format!(

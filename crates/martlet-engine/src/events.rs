@@ -86,6 +86,8 @@ fn rate(tokens: usize, time: Duration) -> f64 {
 pub enum EngineError {
     #[error("the engine could not start: {0}")]
     Start(String),
+    #[error("the model needs {} ({parts}), and {} may be used", mib(*needed), mib(*memory))]
+    Room { needed: u64, memory: u64, parts: String },
     #[error("the step failed: {0}")]
     Step(String),
     #[error(
@@ -100,6 +102,10 @@ pub enum EngineError {
     Memory { tokens: usize, room: usize },
     #[error("the engine has stopped")]
     Stopped,
+}
+
+pub(crate) fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 impl From<&StepError> for EngineError {

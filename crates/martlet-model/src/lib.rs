@@ -27,5 +27,5 @@ pub use martlet_device::KvScheme;
 pub use mtp::{Mtp, MtpConvention};
 pub use names::{expected_tensors, ignored_tensors};
 pub use rope::RopeSpec;
-pub use scratch::Scratch;
+pub use scratch::{Scratch, scratch_bytes};
 pub use spec::{LayerSpec, MAX_DRAFTS, MixerSpec, MlpSpec, ModelSpec, SamplingDefaults};

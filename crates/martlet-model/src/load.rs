@@ -25,6 +25,16 @@ impl<D: Device> Model<D> {
     /// the checkpoint has one.
     pub fn load(d: &D, checkpoint: &Checkpoint, progress: Progress<'_>) -> Result<(Model<D>, Resident<D>), ModelError> {
         let (spec, _) = Self::check(checkpoint)?;
+        Self::load_checked(d, checkpoint, spec, progress)
+    }
+
+    /// [`Self::load`] of a checkpoint for which [`Self::check`] gave this `spec`.
+    pub fn load_checked(
+        d: &D,
+        checkpoint: &Checkpoint,
+        spec: ModelSpec,
+        progress: Progress<'_>,
+    ) -> Result<(Model<D>, Resident<D>), ModelError> {
         let has_mtp = checkpoint.has("mtp.fc.weight");
         let total = expected_tensors(&spec, has_mtp).len();
         let mut loader = Loader { d, checkpoint, hidden: spec.hidden, experts: Vec::new(), done: 0, total, progress };

@@ -42,10 +42,7 @@ pub struct Scratch<D: Device> {
 impl<D: Device> Scratch<D> {
     /// For steps of up to `rows` rows and `outputs` output rows.
     pub fn new(d: &D, spec: &ModelSpec, rows: usize, outputs: usize) -> Result<Scratch<D>, ModelError> {
-        let none = RouteSpec { experts: 0, chosen: 0, renormalise: false };
-        let mut widths = Widths { proj: 0, mixed: 0, channels: 0, value_heads: 0, route: none };
-        spec.all_layers().for_each(|l| widths.include(&l.mixer, &l.mlp));
-        let hidden = spec.hidden;
+        let (widths, hidden) = (Widths::of(spec), spec.hidden);
         Ok(Scratch {
             normed: d.buffer(rows, hidden)?,
             proj: d.buffer(rows, widths.proj)?,
@@ -63,6 +60,16 @@ impl<D: Device> Scratch<D> {
     }
 }
 
+/// Bytes of a [`Scratch`] for `rows` rows and `outputs` output rows.
+pub fn scratch_bytes(spec: &ModelSpec, rows: usize, outputs: usize) -> u64 {
+    let (w, hidden) = (Widths::of(spec), spec.hidden);
+    let narrow = w.proj + w.mixed + w.channels + 2 * w.value_heads + w.route.experts + 1;
+    // normed, tmp, pair (two wide), the outputs of the chosen experts; a choice is a number and a weight.
+    let row = narrow + (4 + w.route.chosen) * hidden + 2 * w.route.chosen;
+    let values = |rows: usize, width: usize| (rows as u64).saturating_mul(width as u64);
+    values(rows, row).saturating_add(values(outputs, hidden + spec.vocabulary)).saturating_mul(4)
+}
+
 /// The widest of each buffer over all layers.
 struct Widths {
     proj: usize,
@@ -73,6 +80,13 @@ struct Widths {
 }
 
 impl Widths {
+    fn of(spec: &ModelSpec) -> Widths {
+        let none = RouteSpec { experts: 0, chosen: 0, renormalise: false };
+        let mut widths = Widths { proj: 0, mixed: 0, channels: 0, value_heads: 0, route: none };
+        spec.all_layers().for_each(|l| widths.include(&l.mixer, &l.mlp));
+        widths
+    }
+
     fn include(&mut self, mixer: &MixerSpec, mlp: &MlpSpec) {
         let (proj, mixed) = match mixer {
             MixerSpec::Attention(a) => (2 * (a.heads + a.kv_heads) * a.dim, a.heads * a.dim),
@@ -92,5 +106,37 @@ impl Widths {
         };
         self.proj = self.proj.max(proj).max(2 * width);
         self.mixed = self.mixed.max(mixed).max(width);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read_config;
+    use martlet_device::reference::{Buffer, Reference};
+
+    #[test]
+    fn the_bytes_are_those_that_a_device_takes() {
+        let common = serde_json::json!({
+            "vocab_size": 40, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 64, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+            "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4
+        });
+        let dense = serde_json::json!({"model_type": "qwen3_5", "intermediate_size": 96});
+        let sparse = serde_json::json!({
+            "model_type": "qwen3_5_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32
+        });
+        for own in [dense, sparse] {
+            let mut config = common.clone();
+            config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+            let spec = read_config(&config).unwrap();
+            let s = Scratch::new(&Reference::new(), &spec, 5, 3).unwrap();
+            let buffers = [&s.normed, &s.proj, &s.mixed, &s.tmp, &s.conv, &s.gates, &s.router, &s.chosen, &s.pair];
+            let all = buffers.into_iter().chain([&s.output, &s.logits]);
+            let values: usize = all.map(|b: &Buffer| b.rows() * b.cols()).sum();
+            let chosen = spec.layers[0].mlp.route().map_or(0, |r| r.chosen);
+            assert_eq!(scratch_bytes(&spec, 5, 3), 4 * (values + 2 * 5 * chosen) as u64);
+        }
     }
 }

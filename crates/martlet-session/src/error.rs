@@ -5,7 +5,9 @@ use martlet_engine::{EngineError, Refused};
 use martlet_model::ModelError;
 use martlet_weights::WeightsError;
 
+/// What can go wrong between a caller and a model.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SessionError {
     /// The model can not be used at all.
     #[error("cannot open model \"{model}\": {source}")]
@@ -32,6 +34,7 @@ pub enum SessionError {
 
 /// Why a model can not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     #[error(transparent)]
     Weights(#[from] WeightsError),
@@ -43,7 +46,10 @@ pub enum OpenError {
     Engine(#[from] EngineError),
     #[error("the device can not be used: {0}")]
     Device(String),
-    #[error("the checkpoint has no multi-token-prediction head")]
+    /// For drafts of a head, or its check.
+    #[error(
+        "the checkpoint has no draft head (multi-token prediction); the drafters auto, suffix and none do without one"
+    )]
     NoDrafts,
 }
 

@@ -4,10 +4,13 @@ use martlet_engine::{Timings, TokenEvent};
 
 /// Events of one turn: `Prefill` any number of times, then tokens and text as they come, then `Finished` once.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Event {
-    /// Prompt tokens computed so far.
+    /// Prompt tokens computed so far, those of the prefix cache among them.
     Prefill {
+        /// So many of them are done.
         done: usize,
+        /// Tokens of the prompt.
         total: usize,
     },
     /// A generated token, where asked for, the end token included; it comes before the text that it completes.
@@ -16,6 +19,7 @@ pub enum Event {
     Reasoning(String),
     /// The answer. Never empty.
     Text(String),
+    /// The end.
     Finished(Outcome),
 }
 
@@ -24,13 +28,19 @@ pub type TokenInfo = TokenEvent;
 
 /// How a turn ended.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Outcome {
+    /// Why it ended.
     pub reason: FinishReason,
+    /// Tokens read and written.
     pub usage: Usage,
+    /// Where the time went.
     pub timings: Timings,
 }
 
+/// Why a turn ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FinishReason {
     /// The model ended its answer with this token.
     EndToken(u32),
@@ -38,6 +48,7 @@ pub enum FinishReason {
     StopString(String),
     /// As many tokens as asked for, or as the context holds.
     Length,
+    /// Its caller cancelled it.
     Cancelled,
     /// The turn's deadline passed.
     Deadline,
@@ -57,7 +68,9 @@ impl FinishReason {
 
 /// Tokens of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
+    /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// How many of them came from the prefix cache.
     pub cached_tokens: usize,
@@ -65,19 +78,27 @@ pub struct Usage {
     pub generated_tokens: usize,
     /// How many of them were thinking, its closing tag included.
     pub reasoning_tokens: usize,
+    /// Guesses of next tokens that were checked.
+    pub drafted_tokens: usize,
+    /// How many of them were right.
+    pub accepted_tokens: usize,
 }
 
 /// A whole turn, put together from its events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
+    /// The thinking, of conversations only.
     pub reasoning: String,
+    /// The answer.
     pub text: String,
     /// Generated tokens, where asked for.
     pub tokens: Vec<TokenInfo>,
+    /// `None` until the end.
     pub outcome: Option<Outcome>,
 }
 
 impl Answer {
+    /// Puts the next event into its place.
     pub fn add(&mut self, event: Event) {
         match event {
             Event::Prefill { .. } => {}

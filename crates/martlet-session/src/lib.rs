@@ -21,6 +21,7 @@ mod drafts;
 mod error;
 mod events;
 mod output;
+mod plan;
 mod request;
 mod session;
 mod source;
@@ -31,6 +32,7 @@ pub use device::DeviceKind;
 pub use drafts::{DraftCheck, check_drafts};
 pub use error::{OpenError, SessionError};
 pub use events::{Answer, Event, FinishReason, Outcome, TokenInfo, Usage};
+pub use plan::{disk_options, free_memory};
 pub use request::{MAX_STOPS, Prompt, TurnOptions, default_sampling};
 pub use session::{Options, Session};
 pub use source::{EmbeddedModel, ModelSource};
@@ -38,4 +40,7 @@ pub use turn::Turn;
 
 pub use martlet_device::{KvScheme, PAGE};
 pub use martlet_engine::disk;
-pub use martlet_engine::{DrafterChoice, ParamError, Refused, Sampling, Stats, Timings};
+pub use martlet_engine::{
+    CacheStats, DraftStats, DrafterChoice, EngineError, MtpReport, ParamError, Plan, Priority, Refused, Sampling,
+    Stats, Timings,
+};

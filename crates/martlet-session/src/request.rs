@@ -2,14 +2,16 @@
 
 use crate::SessionError;
 use martlet_chat::{Conversation, GenerationDefaults};
-use martlet_engine::Sampling;
+use martlet_engine::{Priority, Sampling};
 use martlet_model::ModelSpec;
+use std::time::Instant;
 
 /// Most stop strings of one request.
 pub const MAX_STOPS: usize = 16;
 
 /// What a turn goes on from.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Prompt {
     /// Rendered by the checkpoint's template; reasoning is told apart from the answer.
     Chat(Conversation),
@@ -19,7 +21,7 @@ pub enum Prompt {
     Ids(Vec<u32>),
 }
 
-/// How a turn is generated.
+/// How a turn is generated. Fields will be added: begin with `..TurnOptions::default()`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TurnOptions {
     /// What is not said comes from the checkpoint, see [`default_sampling`].
@@ -36,6 +38,10 @@ pub struct TurnOptions {
     pub logprobs: Option<usize>,
     /// Report each token.
     pub tokens: bool,
+    /// Who goes first when there is more to do than the device can.
+    pub priority: Priority,
+    /// When the answer is of no use any more: the turn ends there as it stands, with [`crate::FinishReason::Deadline`].
+    pub deadline: Option<Instant>,
 }
 
 impl TurnOptions {

@@ -1,6 +1,7 @@
 //! An open model.
 
 use crate::device::{DeviceKind, OnDevice, with_device};
+use crate::plan::{after_loading, before_loading, has_head};
 use crate::request::with_defaults;
 use crate::{ModelSource, OpenError, Prompt, SessionError, Turn, TurnOptions, default_sampling};
 use martlet_chat::{
@@ -8,15 +9,19 @@ use martlet_chat::{
     prompt_opens_thinking,
 };
 use martlet_device::{Device, KvScheme};
-use martlet_engine::{DrafterChoice, Engine, EngineOptions, Request};
+use martlet_engine::disk::DiskOptions;
+use martlet_engine::{DrafterChoice, Engine, EngineOptions, Plan, Request, Stats};
 use martlet_model::{Model, ModelSpec};
 use martlet_weights::Checkpoint;
 use std::sync::Arc;
 
-/// How a model is opened.
+/// How a model is opened. Fields will be added: begin with `..Options::default()`.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub device: DeviceKind,
+    /// Bytes of memory for everything: weights, buffers, states, keys, values, caches. `None`: what the weights need, and
+    /// seven eighths of what is free beside them.
+    pub memory: Option<u64>,
     /// Threads that compute; `None`: one for each core that this process may use.
     pub threads: Option<usize>,
     /// Tokens of the longest sequence, prompt and answer; `None`: what the model was made for, as far as free memory
@@ -24,29 +29,54 @@ pub struct Options {
     pub context: Option<usize>,
     /// Sequences at a time.
     pub sequences: usize,
-    /// Most prompt tokens of one step. It never changes a result: larger is faster, smaller is stopped sooner.
+    /// Most prompt tokens of one step; less where memory is short. It never changes a result: larger is faster, smaller
+    /// is stopped sooner.
     pub prefill_chunk: usize,
     /// How keys and values are kept; `None`: F32 on the reference device, else F16.
     pub kv: Option<KvScheme>,
     /// Keep states of prompts and answers in memory, so that a prompt that begins like an earlier one is computed only
     /// from where it differs.
     pub prefix_cache: bool,
+    /// Keep these states on disk too, so that a later process goes on from them: see [`crate::disk_options`]. They hold
+    /// what was said, for everybody who can read the folder.
+    pub disk: Option<DiskOptions>,
     /// Who guesses the next tokens. It never changes a text.
     pub drafter: DrafterChoice,
+    /// Always so many guesses; `None`: as many as pay, as measured.
+    pub draft_depth: Option<usize>,
 }
 
 impl Default for Options {
     fn default() -> Options {
         Options {
             device: DeviceKind::Auto,
+            memory: None,
             threads: None,
             context: None,
             sequences: 1,
             prefill_chunk: 256,
             kv: None,
             prefix_cache: true,
+            disk: None,
             drafter: DrafterChoice::Auto,
+            draft_depth: None,
         }
+    }
+}
+
+/// The engine's side of the options, but for the bytes of its pool and for what only a checkpoint knows.
+pub(crate) fn engine_options(options: &Options) -> EngineOptions {
+    EngineOptions {
+        context: options.context,
+        sequences: options.sequences,
+        prefill_chunk: options.prefill_chunk,
+        kv: options.kv.unwrap_or(options.device.default_kv()),
+        free_memory: Some(Arc::new(|| martlet_io::memory::memory().map(|m| (m.free, m.total)))),
+        prefix_cache: options.prefix_cache,
+        disk: options.disk.clone(),
+        drafter: options.drafter,
+        draft_depth: options.draft_depth,
+        ..EngineOptions::default()
     }
 }
 
@@ -56,7 +86,7 @@ pub struct Session {
     name: String,
     engine: Engine,
     device: &'static str,
-    kv_bytes: Option<u64>,
+    plan: Plan,
     /// None when the checkpoint has no tokenizer; then only ids can be prompts.
     text: Option<ChatModel>,
     generation: GenerationConfig,
@@ -98,8 +128,8 @@ impl Session {
         };
         let generation = generation.or(text.as_ref().map(|t| t.generation.clone())).unwrap_or_default();
         let start = Start { checkpoint: &checkpoint, options, progress };
-        let Started { engine, device, kv_bytes } = with_device(options.device, options.threads, start)?;
-        Ok(Session { name: source.name(), engine, device, kv_bytes, text, generation })
+        let Started { engine, device, plan } = with_device(options.device, options.threads, start)?;
+        Ok(Session { name: source.name(), engine, device, plan, text, generation })
     }
 
     /// The model's name.
@@ -121,9 +151,26 @@ impl Session {
         self.device
     }
 
-    /// Bytes that keys and values may take, as measured when the model was opened; `None` where the system does not say.
-    pub fn kv_bytes(&self) -> Option<u64> {
-        self.kv_bytes
+    /// Where the memory goes, as of when the model was opened.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What was done so far, as of the latest step.
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// Forgets the states that are kept in memory. Those on disk stay.
+    pub fn clear_cache(&self) {
+        self.engine.clear_cache();
+    }
+
+    /// Lets everything take at most `bytes` bytes from now on, as [`Options::memory`] does at the start; for callers who
+    /// learn that memory is short. It takes effect after the step in flight: kept states go first, then turns wait. The
+    /// weights stay. `u64::MAX`: as much as at the start. Texts never change.
+    pub fn set_memory(&self, bytes: u64) {
+        self.engine.set_memory(if bytes == u64::MAX { bytes } else { bytes.saturating_sub(self.plan.fixed()) });
     }
 
     /// Tokenizer and template; `None` when the checkpoint has no tokenizer.
@@ -149,6 +196,8 @@ impl Session {
             logit_bias: options.logit_bias.clone(),
             logprobs: options.logprobs,
             borders: prepared.borders,
+            priority: options.priority,
+            deadline: options.deadline,
             ..Request::default()
         };
         let handle = self.engine.submit(request)?;
@@ -211,31 +260,29 @@ struct Start<'a> {
 struct Started {
     engine: Engine,
     device: &'static str,
-    kv_bytes: Option<u64>,
+    plan: Plan,
 }
 
 impl OnDevice for Start<'_> {
     type Out = Started;
 
     fn run<D: Device>(self, d: D) -> Result<Started, OpenError> {
-        let Options { sequences, prefill_chunk, context, prefix_cache, drafter, .. } = *self.options;
+        let Start { checkpoint, options, progress } = self;
         let device = d.name();
-        let (model, experts) = Model::load(&d, self.checkpoint, self.progress)?;
-        // Measured with the weights in place. An eighth is left to scratch and to the rest of the machine.
-        let kv_bytes = martlet_io::memory::memory().map(|m| m.free / 8 * 7);
-        let kv = self.options.kv.unwrap_or(self.options.device.default_kv());
+        let (spec, report) = Model::<D>::check(checkpoint)?;
+        // Better an error now than a machine without memory.
+        before_loading(&d, &spec, has_head(checkpoint), report.bytes, options)?;
+        let (model, experts) = Model::load_checked(&d, checkpoint, spec, progress)?;
+        let plan = after_loading(&d, &model.spec, checkpoint, options)?;
+        let model_key = options.disk.as_ref().map_or(Vec::new(), |_| checkpoint.fingerprint().to_vec());
         let options = EngineOptions {
-            context,
-            sequences,
-            prefill_chunk,
-            kv,
-            pool_bytes: kv_bytes,
-            free_memory: Some(Arc::new(|| martlet_io::memory::memory().map(|m| (m.free, m.total)))),
-            prefix_cache,
-            drafter,
-            ..EngineOptions::default()
+            context: Some(plan.context),
+            prefill_chunk: plan.prefill_chunk,
+            pool_bytes: plan.pool,
+            model_key,
+            ..engine_options(options)
         };
         let engine = Engine::start(d, model, Box::new(experts), options)?;
-        Ok(Started { engine, device, kv_bytes })
+        Ok(Started { engine, device, plan })
     }
 }

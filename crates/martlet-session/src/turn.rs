@@ -110,6 +110,8 @@ impl Turn {
             cached_tokens: timings.cached_tokens,
             generated_tokens: self.generated,
             reasoning_tokens: self.output.reasoning_tokens(),
+            drafted_tokens: timings.drafted_tokens,
+            accepted_tokens: timings.accepted_tokens,
         };
         self.ready.push_back(Event::Finished(Outcome { reason, usage, timings }));
     }

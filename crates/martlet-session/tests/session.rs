@@ -2,7 +2,8 @@
 
 use martlet_chat::{Conversation, Message, Role};
 use martlet_session::{
-    Answer, DeviceKind, Event, FinishReason, ModelSource, Options, Prompt, Sampling, Session, SessionError, TurnOptions,
+    Answer, DeviceKind, DrafterChoice, Event, FinishReason, ModelSource, Options, Prompt, Sampling, Session,
+    SessionError, TurnOptions,
 };
 use std::path::Path;
 use std::sync::OnceLock;
@@ -45,6 +46,7 @@ fn a_conversation_gives_reasoning_then_text_then_the_outcome() {
             Event::Text(_) => 't',
             Event::Token(_) => 'k',
             Event::Finished(_) => 'f',
+            _ => '?',
         })
         .collect();
     let once = kinds.chars().fold(String::new(), |s, c| if s.ends_with(c) { s } else { s + &c.to_string() });
@@ -128,4 +130,63 @@ fn the_context_is_what_was_asked_for_or_what_fits() {
     let options = Options { device: DeviceKind::Reference, context: Some(1 << 40), ..Options::default() };
     let error = Session::open(&source, &options, &mut |_, _| {}).err().unwrap().to_string();
     assert!(error.contains("context of 1099511627776 tokens") && error.contains("longest that fits"), "{error}");
+}
+
+fn source(path: &str) -> ModelSource {
+    ModelSource::Path(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path))
+}
+
+#[test]
+fn the_memory_is_planned_before_anything_is_loaded() {
+    let memory = 256 << 20;
+    let options = Options { memory: Some(memory), context: Some(512), ..Options::default() };
+    let plan = source("models/fledgling").plan(&options).unwrap();
+    assert_eq!(plan.fixed() + plan.pool.unwrap(), memory);
+    assert!(plan.weights > 10 << 20 && plan.scratch > 0 && plan.state > 0, "{plan:?}");
+    let session = Session::open(&source("models/fledgling"), &options, &mut |_, _| {}).unwrap();
+    assert_eq!((session.context(), session.plan().context), (512, 512));
+    assert_eq!((session.plan().memory, session.plan().scratch), (Some(memory), plan.scratch));
+    let (stored, loaded) = (plan.weights as f64, session.plan().weights as f64);
+    assert!((0.8..1.25).contains(&(loaded / stored)), "{stored} {loaded}");
+
+    let mut loaded = 0;
+    let small = Options { memory: Some(8 << 20), ..Options::default() };
+    let error = Session::open(&source("models/fledgling"), &small, &mut |done, _| loaded = done).err().unwrap();
+    assert_eq!(loaded, 0, "nothing is loaded");
+    assert!(error.to_string().contains("of weights") && error.to_string().contains("8.0 MiB may be used"), "{error}");
+    let planned = source("models/fledgling").plan(&small).unwrap_err();
+    assert_eq!(planned.to_string(), error.to_string());
+}
+
+#[test]
+fn less_memory_and_an_empty_cache_never_change_a_text() {
+    let options = Options { context: Some(512), prefill_chunk: 32, ..Options::default() };
+    let session = Session::open(&source("models/fledgling"), &options, &mut |_, _| {}).unwrap();
+    let turn = || session.start(&ask("Write in upper case: vevivo", true), &greedy()).unwrap().answer().unwrap();
+    let (first, again) = (turn(), turn());
+    let cached = |a: &Answer| a.outcome.as_ref().unwrap().usage.cached_tokens;
+    assert_eq!((cached(&first), cached(&again) > 0), (0, true));
+    session.clear_cache();
+    assert_eq!(cached(&turn()), 0, "what was kept is gone");
+    session.set_memory(session.plan().fixed());
+    let refused = session.start(&ask("hello", false), &greedy()).unwrap().answer().unwrap_err();
+    assert!(matches!(refused, SessionError::Engine(_)), "{refused}");
+    session.set_memory(u64::MAX);
+    let last = turn();
+    assert_eq!([&first, &again].map(|a| &a.text), [&last.text; 2]);
+    let stats = session.stats();
+    assert!(stats.finished >= 3 && stats.cached_tokens > 0 && stats.failed == 1, "{stats:?}");
+}
+
+#[test]
+fn a_turn_ends_at_its_deadline() {
+    let options = TurnOptions { deadline: Some(std::time::Instant::now()), ..greedy() };
+    assert_eq!(answer(&ask("hello", false), &options).outcome.unwrap().reason, FinishReason::Deadline);
+}
+
+#[test]
+fn a_draft_head_that_is_not_there_is_an_error() {
+    let options = Options { device: DeviceKind::Reference, drafter: DrafterChoice::Mtp, ..Options::default() };
+    let error = Session::open(&source("tests/fixtures/dense-mlx-q4"), &options, &mut |_, _| {}).err().unwrap();
+    assert!(error.to_string().contains("auto, suffix and none"), "{error}");
 }

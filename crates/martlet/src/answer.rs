@@ -113,8 +113,17 @@ fn statistics(outcome: &Outcome) -> String {
         FinishReason::StopString(stop) => format!("stop at {stop:?}"),
         reason => reason.as_str().to_string(),
     };
+    let cached = match usage.cached_tokens {
+        0 => String::new(),
+        n => format!(" (cached {n})"),
+    };
+    let drafts = match usage.drafted_tokens {
+        0 => String::new(),
+        n => format!(" | drafts {} of {n} right", usage.accepted_tokens),
+    };
     format!(
-        "[prompt {} tokens, {:.0} tok/s | generated {} tokens, {:.0} tok/s | first token {:.2} s | {finish} | seed {}]",
+        "[prompt {} tokens{cached}, {:.0} tok/s | generated {} tokens, {:.0} tok/s{drafts} | first token {:.2} s | \
+         {finish} | seed {}]",
         usage.prompt_tokens,
         timings.prefill_rate(),
         usage.generated_tokens,
@@ -168,8 +177,13 @@ struct TopLogprob {
 #[derive(Serialize)]
 struct Usage {
     prompt_tokens: usize,
+    /// Of the prompt, from the prefix cache.
+    cached_tokens: usize,
     generated_tokens: usize,
     reasoning_tokens: usize,
+    /// Guesses of next tokens that were checked, and those that were right.
+    drafted_tokens: usize,
+    accepted_tokens: usize,
 }
 
 /// Seconds, and tokens a second.
@@ -212,8 +226,11 @@ impl<'a> Report<'a> {
             logprobs: options.logprobs.map(|_| answer.tokens.iter().map(logprob).collect()),
             usage: Usage {
                 prompt_tokens: usage.prompt_tokens,
+                cached_tokens: usage.cached_tokens,
                 generated_tokens: usage.generated_tokens,
                 reasoning_tokens: usage.reasoning_tokens,
+                drafted_tokens: usage.drafted_tokens,
+                accepted_tokens: usage.accepted_tokens,
             },
             timings: Timings {
                 queued: timings.queued.as_secs_f64(),

@@ -2,11 +2,15 @@
 
 use crate::cli::SamplingArgs;
 use crate::embedded;
+use crate::exit::Usage;
 use crate::interrupt::Interrupt;
+use crate::paths;
 use crate::settings::Settings;
 use crate::terminal::Terminal;
 use martlet_chat::{Conversation, Message, Role};
-use martlet_session::{ModelSource, Options, Session, SessionError, TurnOptions};
+use martlet_session::disk::DiskOptions;
+use martlet_session::{ModelSource, Options, Session, SessionError, TurnOptions, disk_options};
+use std::sync::Arc;
 
 pub struct App {
     pub settings: Settings,
@@ -23,17 +27,36 @@ impl App {
         }
     }
 
-    /// Opens the model, with progress; says so when it is the small one because nobody named another.
-    pub fn open(&self) -> anyhow::Result<Session> {
+    /// How the settings open a model.
+    pub fn options(&self) -> anyhow::Result<Options> {
         let settings = &self.settings;
-        let options = Options {
+        let disk = (settings.disk_cache > 0).then(|| self.disk(settings.disk_cache)).transpose()?;
+        Ok(Options {
             device: settings.device,
             threads: settings.threads,
+            memory: settings.memory,
             context: settings.context,
             prefill_chunk: settings.prefill_chunk,
+            kv: settings.kv,
+            prefix_cache: settings.prefix_cache,
+            disk,
+            drafter: settings.drafter,
             ..Options::default()
-        };
-        if settings.model.is_none() {
+        })
+    }
+
+    fn disk(&self, bytes: u64) -> Result<DiskOptions, Usage> {
+        let dir = self.settings.cache_dir.clone().or_else(paths::cache_dir);
+        let none = "there is no home folder: MARTLET_CACHE_DIR can name a folder for the cache on disk";
+        let terminal = self.terminal;
+        let dir = dir.ok_or_else(|| Usage(none.into()))?;
+        Ok(DiskOptions { log: Arc::new(move |line| terminal.note(line)), ..disk_options(dir, bytes) })
+    }
+
+    /// Opens the model, with progress; says so when it is the small one because nobody named another.
+    pub fn open(&self) -> anyhow::Result<Session> {
+        let options = self.options()?;
+        if self.settings.model.is_none() {
             self.terminal.note(embedded::WHO_SPEAKS);
         }
         let progress = self.terminal.progress("loading", 1);

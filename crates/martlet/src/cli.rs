@@ -1,10 +1,11 @@
 //! The command line: global flags and subcommands.
 
-use crate::commands::{cache, chat, config, generate, inspect, quantize, template, tokenize};
+use crate::commands::{cache, chat, config, generate, inspect, plan, quantize, template, tokenize};
 use crate::exit;
+use crate::settings::KV;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use martlet_session::DeviceKind;
+use martlet_session::{DeviceKind, DrafterChoice};
 use std::path::PathBuf;
 
 #[derive(Debug, Parser)]
@@ -36,6 +37,8 @@ pub enum Command {
     Template(template::Args),
     /// Show what a checkpoint holds
     Inspect(inspect::Args),
+    /// Show what a model would take of the memory, and how long a context fits
+    Plan(plan::Args),
     /// Write a checkpoint with packed weights (in the layout of MLX)
     Quantize(quantize::Args),
     /// Look after what the prefix cache keeps on disk
@@ -63,6 +66,22 @@ pub struct GlobalArgs {
     /// Tokens of prompt and answer together, such as 8192 or 8k [default: the model's own, as far as memory goes]
     #[arg(long, global = true, value_name = "N")]
     pub context: Option<String>,
+    /// Bytes for weights, keys, values and caches together, such as 12GiB [default: most of what is free]
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// How keys and values are kept; q8 takes half of f16 [default: f16]
+    #[arg(long, global = true, value_parser = KV.map(|(name, _)| name))]
+    pub kv: Option<String>,
+    /// Who guesses next tokens; it never changes a text [default: auto, whatever pays]
+    #[arg(long, global = true, value_parser = DrafterChoice::ALL.map(DrafterChoice::as_str))]
+    pub drafter: Option<String>,
+    /// Keep states, so that a prompt that begins like an earlier one is computed from where it differs [default: true]
+    #[arg(long, global = true, value_name = "BOOL", value_parser = ["true", "false"])]
+    pub prefix_cache: Option<String>,
+    /// Keep so many bytes of such states on disk, such as 20GiB, for later runs. They hold what was said, for whoever
+    /// can read the folder of `martlet cache`, so this is off by default
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub disk_cache: Option<String>,
     /// When to use colours
     #[arg(long, global = true, value_parser = ["auto", "always", "never"])]
     pub color: Option<String>,
@@ -140,13 +159,30 @@ fn add(flags: &mut Vec<Flag>, key: &'static str, value: Option<impl ToString>) {
     flags.extend(value.map(|v| (key, v.to_string())));
 }
 
+/// An argument goes before the flag.
+fn nearer_model(flags: &mut Vec<Flag>, argument: Option<&String>) {
+    flags.retain(|(key, _)| *key != "model" || argument.is_none());
+    add(flags, "model", argument);
+}
+
 impl Cli {
     /// The flags that are settings too.
     pub fn flags(&self) -> Vec<Flag> {
         let mut flags = Vec::new();
-        let GlobalArgs { model, device, threads, context, color, quiet } = &self.global;
-        let named =
-            [("model", model), ("device", device), ("threads", threads), ("context", context), ("color", color)];
+        let GlobalArgs { model, device, threads, context, memory, kv, drafter, prefix_cache, disk_cache, color, quiet } =
+            &self.global;
+        let named = [
+            ("model", model),
+            ("device", device),
+            ("threads", threads),
+            ("context", context),
+            ("memory", memory),
+            ("kv", kv),
+            ("drafter", drafter),
+            ("prefix_cache", prefix_cache),
+            ("disk_cache", disk_cache),
+            ("color", color),
+        ];
         named.into_iter().for_each(|(key, value)| add(&mut flags, key, value.as_ref()));
         add(&mut flags, "quiet", quiet.then_some(true));
         match &self.command {
@@ -161,11 +197,8 @@ impl Cli {
             }
             Command::Template(args) => add(&mut flags, "think", args.think.choice()),
             Command::Cache(args) => add(&mut flags, "cache_dir", args.what.place().dir.as_ref()),
-            Command::Inspect(args) => {
-                // The argument is the nearer one.
-                flags.retain(|(key, _)| *key != "model" || args.path.is_none());
-                add(&mut flags, "model", args.path.as_ref());
-            }
+            Command::Inspect(args) => nearer_model(&mut flags, args.path.as_ref()),
+            Command::Plan(args) => nearer_model(&mut flags, args.path.as_ref()),
             _ => {}
         }
         flags
@@ -208,6 +241,11 @@ mod tests {
         Cli::try_parse_from(line.split(' ')).unwrap().flags()
     }
 
+    fn sorted(mut flags: Vec<Flag>) -> Vec<Flag> {
+        flags.sort();
+        flags
+    }
+
     #[test]
     fn flags_become_settings() {
         let found = flags("martlet -m x chat --temp 0.25 --no-think --max-tokens -1 -q hello");
@@ -216,6 +254,8 @@ mod tests {
         assert_eq!(found, expected.map(|(k, v)| (k, v.to_string())));
         assert_eq!(flags("martlet generate --greedy --ids 1"), [("temperature", "0".to_string())]);
         assert_eq!(flags("martlet inspect -m a b"), [("model", "b".to_string())]);
+        let planned = [("model", "b"), ("memory", "1G"), ("kv", "q8")].map(|(k, v)| (k, v.to_string()));
+        assert_eq!(sorted(flags("martlet plan b --kv q8 --memory 1G")), sorted(planned.to_vec()));
         assert_eq!(logit_bias("7=-inf"), Ok((7, f32::NEG_INFINITY)));
         assert!(logit_bias("x=1").is_err() && logit_bias("1").is_err());
     }

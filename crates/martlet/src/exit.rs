@@ -1,7 +1,7 @@
 //! Exit codes, and how an error looks on the terminal.
 
 use crate::settings::SettingsError;
-use martlet_session::{OpenError, SessionError};
+use martlet_session::{EngineError, OpenError, SessionError};
 use martlet_weights::WeightsError;
 use std::io;
 
@@ -13,6 +13,7 @@ Examples:
   martlet chat -m ~/models/Qwen3.5-35B-A3B  the same with a checkpoint folder
   git diff | martlet chat \"Review this:\"   question and text
   martlet inspect ~/models/Qwen3.5-35B-A3B  what a checkpoint holds
+  martlet plan ~/models/Qwen3.5-35B-A3B     how long a context fits into memory
   martlet config show                       settings, and where they come from
 
 Settings come from flags, else from MARTLET_* variables (MARTLET_MODEL,
@@ -22,7 +23,7 @@ Exit codes:
   0    done
   1    failed while working
   2    wrong usage: flags, settings, a file given to read
-  3    the model can not be opened
+  3    the model can not be opened, or does not fit into memory
   4    the request was refused: too long, a value out of range, no template
   130  interrupted";
 
@@ -125,7 +126,10 @@ fn advice(error: &OpenError) -> Option<&'static str> {
         OpenError::Model(ModelError::ModelType { .. }) => "martlet runs the Qwen3-Next, 3.5 and 3.6 family",
         OpenError::Model(ModelError::Config { .. }) => "this variant is not supported yet",
         OpenError::Text(_) => "fetch the tokenizer and template files of the checkpoint again",
-        OpenError::NoDrafts => "leave --check-mtp out",
+        OpenError::NoDrafts => "leave --drafter mtp and --check-mtp out: auto drafts with what there is",
+        OpenError::Engine(EngineError::Room { .. }) => {
+            "give it more with --memory, or let it take less: --kv q8, a smaller --prefill-chunk, a smaller model"
+        }
         OpenError::Engine(_) => "try a smaller --context",
         _ => return None,
     })

@@ -51,6 +51,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Tokenize(args) => commands::tokenize::run(args, &app(cli)?),
         Command::Template(args) => commands::template::run(args, &app(cli)?),
         Command::Inspect(args) => commands::inspect::run(args, &app(cli)?),
+        Command::Plan(args) => commands::plan::run(args, &app(cli)?),
         Command::Quantize(args) => commands::quantize::run(args, &app(cli)?),
         Command::Cache(args) => commands::cache::run(args, &app(cli)?),
         // The rest works where the settings are wrong.

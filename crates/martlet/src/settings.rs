@@ -1,7 +1,8 @@
 //! Settings: flag > MARTLET_* environment > configuration file > default, with the origin of each value.
 
+use crate::size;
 use crate::terminal::ColorChoice;
-use martlet_session::{DeviceKind, Sampling};
+use martlet_session::{DeviceKind, DrafterChoice, KvScheme, Sampling};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,12 +10,25 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 19] = [
+pub const SETTINGS: [(&str, &str, &str); 24] = [
     ("model", "fledgling", "checkpoint folder, .safetensors or .gguf file, or fledgling (built in)"),
     ("device", "auto", "auto, reference or cpu"),
     ("threads", "one for each physical core", "threads that compute"),
     ("context", "the model's own, as far as memory goes", "tokens of prompt and answer together"),
     ("prefill_chunk", "256", "most prompt tokens computed in one step; never changes a result"),
+    ("memory", "most of what is free", "bytes for weights, keys, values and caches together, such as 12GiB"),
+    ("kv", "f16 (f32 on the reference device)", "how keys and values are kept: f16, f32, or q8 (half of f16)"),
+    ("drafter", "auto", "who guesses next tokens, which never changes a text: auto, none, mtp or suffix"),
+    (
+        "prefix_cache",
+        "true",
+        "keep states, so that a prompt that begins like an earlier one is computed from where it differs",
+    ),
+    (
+        "disk_cache",
+        "0",
+        "bytes of such states on disk, such as 20GiB; they hold conversations, so it is off (0) by default",
+    ),
     ("cache_dir", "martlet/prefix in the platform's cache folder", "folder of the prefix cache on disk"),
     ("color", "auto", "auto, always or never"),
     ("quiet", "false", "print nothing but answers and errors"),
@@ -40,6 +54,12 @@ pub struct Settings {
     pub threads: Option<usize>,
     pub context: Option<usize>,
     pub prefill_chunk: usize,
+    pub memory: Option<u64>,
+    pub kv: Option<KvScheme>,
+    pub drafter: DrafterChoice,
+    pub prefix_cache: bool,
+    /// Bytes of the prefix cache on disk; 0: there is none.
+    pub disk_cache: u64,
     /// None: [`crate::paths::cache_dir`].
     pub cache_dir: Option<PathBuf>,
     pub color: ColorChoice,
@@ -173,6 +193,11 @@ impl Settings {
             threads: r.pick("threads", count)?,
             context: r.pick("context", tokens)?,
             prefill_chunk: r.pick("prefill_chunk", count)?.unwrap_or(256),
+            memory: r.pick("memory", size::parse)?,
+            kv: r.pick("kv", kv)?,
+            drafter: r.pick("drafter", DrafterChoice::from_str)?.unwrap_or_default(),
+            prefix_cache: r.pick("prefix_cache", flag)?.unwrap_or(true),
+            disk_cache: r.pick("disk_cache", size_or_off)?.unwrap_or(0),
             cache_dir: r.pick("cache_dir", text)?.map(PathBuf::from),
             color: r.pick("color", ColorChoice::from_str)?.unwrap_or_default(),
             quiet: r.pick("quiet", flag)?.unwrap_or(false),
@@ -267,6 +292,19 @@ fn tokens(value: &str) -> Result<usize, String> {
     }
 }
 
+/// How keys and values are kept, by name.
+pub const KV: [(&str, KvScheme); 3] = [("f16", KvScheme::F16), ("f32", KvScheme::F32), ("q8", KvScheme::Q8)];
+
+fn kv(value: &str) -> Result<KvScheme, String> {
+    let found = KV.iter().find(|(name, _)| *name == value).map(|(_, scheme)| *scheme);
+    found.ok_or_else(|| "f16, f32 or q8 is expected".to_string())
+}
+
+/// A size; "off" is 0.
+fn size_or_off(value: &str) -> Result<u64, String> {
+    if value == "off" { Ok(0) } else { size::parse(value) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,6 +358,20 @@ mod tests {
         assert!(error.starts_with("device = \"gpu\" (from environment (MARTLET_DEVICE)): "), "{error}");
         assert!(error.contains("auto, reference, cpu"), "{error}");
         assert!(resolve(&[("threads", "0")], &[], "").unwrap_err().to_string().contains("at least 1"));
+    }
+
+    #[test]
+    fn memory_caches_and_drafts() {
+        let all = resolve(&[("memory", "12GiB"), ("kv", "q8")], &[("MARTLET_DRAFTER", "suffix")], "").unwrap();
+        assert_eq!((all.memory, all.kv, all.drafter), (Some(12 << 30), Some(KvScheme::Q8), DrafterChoice::Suffix));
+        assert_eq!((all.prefix_cache, all.disk_cache), (true, 0), "nothing said goes to disk unasked");
+        let file = resolve(&[], &[], "prefix_cache = false\ndisk_cache = \"20GiB\"").unwrap();
+        assert_eq!((file.prefix_cache, file.disk_cache), (false, 20 << 30));
+        assert_eq!(resolve(&[("disk_cache", "off")], &[], "").unwrap().disk_cache, 0);
+        let error = |key, value| resolve(&[(key, value)], &[], "").unwrap_err().to_string();
+        assert_eq!(error("memory", "12"), "memory = \"12\" (from flag): the unit is missing: 12GiB? 12MiB?");
+        assert!(error("kv", "q4").contains("f16, f32 or q8"));
+        assert!(error("drafter", "oracle").contains("auto, none, mtp, suffix"));
     }
 
     #[test]

@@ -10,6 +10,28 @@ pub fn count(n: u64) -> String {
     scaled(n, 1000.0, &["", "K", "M", "G", "T"])
 }
 
+/// Reads bytes such as 12GiB, 8G, 800MiB or 1.5 GB: K, M, G and T are powers of 1024, with or without iB; KB, MB, GB
+/// and TB are powers of 1000.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (&text[..split], text[split..].trim().to_ascii_lowercase());
+    let number: f64 = number.parse().map_err(|_| "a size is expected, such as 12GiB or 800MiB".to_string())?;
+    let factor = match unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit) {
+        "" if unit.is_empty() && number != 0.0 => {
+            return Err(format!("the unit is missing: {number}GiB? {number}MiB?"));
+        }
+        power => {
+            let power = ["", "k", "m", "g", "t"].iter().position(|p| *p == power);
+            let power = power.ok_or_else(|| format!("\"{unit}\" is no unit; known are B, KiB, MiB, GiB and TiB"))?;
+            let decimal = power > 0 && unit.ends_with('b') && !unit.ends_with("ib");
+            (if decimal { 1000.0_f64 } else { 1024.0 }).powi(power as i32)
+        }
+    };
+    let bytes = number * factor;
+    if bytes >= u64::MAX as f64 { Err("it is too large".to_string()) } else { Ok(bytes as u64) }
+}
+
 fn scaled(n: u64, base: f64, units: &[&str]) -> String {
     let mut value = n as f64;
     let mut unit = 0;
@@ -24,6 +46,35 @@ fn scaled(n: u64, base: f64, units: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in [
+            ("12GiB", 12 << 30),
+            ("8G", 8 << 30),
+            ("800MiB", 800 << 20),
+            ("1.5 gib", 3 << 29),
+            ("2GB", 2_000_000_000),
+            ("64KB", 64_000),
+            ("64k", 65_536),
+            ("77B", 77),
+            ("0", 0),
+        ] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+        for (text, word) in [
+            ("12", "unit is missing: 12GiB?"),
+            ("", "such as 12GiB"),
+            ("-1GiB", "such as 12GiB"),
+            ("1.2.3G", "such as 12GiB"),
+            ("all", "such as 12GiB"),
+            ("3 gigs", "\"gigs\" is no unit"),
+            ("1ib", "\"ib\" is no unit"),
+            ("99999999999T", "too large"),
+        ] {
+            assert!(parse(text).unwrap_err().contains(word), "{text}: {:?}", parse(text));
+        }
+    }
 
     #[test]
     fn large_numbers_are_short() {

@@ -206,6 +206,11 @@ fn logprobs_come_with_each_token_and_the_law_holds() {
         let args = ["generate", "--json", "--ids", &list, "--logprobs", "5", "--max-tokens", "24", "--seed", "7"];
         let mut answer = martlet(&[&args, more].concat()).json();
         answer.as_object_mut().unwrap().remove("timings");
+        // How many drafts pay is measured.
+        answer["usage"]
+            .as_object_mut()
+            .unwrap()
+            .retain(|key, _| !["drafted_tokens", "accepted_tokens"].contains(&key.as_str()));
         answer
     };
     let answer = run(&["--temp", "1.5"]);
@@ -386,13 +391,86 @@ fn a_quantised_copy_answers_as_the_built_in_one() {
     let run = |more: &[&str]| {
         let mut answer =
             martlet(&[&["generate", "--ids", &list, "--greedy", "--json", "--logprobs", "3"], more].concat()).json();
-        ["timings", "model", "seed", "context"]
+        ["timings", "model", "seed", "context", "usage"]
             .iter()
             .for_each(|key| drop(answer.as_object_mut().unwrap().remove(*key)));
         answer
     };
     assert_eq!(run(&["-m", copy]), run(&[]));
     assert_eq!(run(&["-m", "fledgling"]), run(&[]));
+}
+
+#[test]
+fn a_plan_tells_what_fits_before_anything_is_loaded() {
+    let plan = |more: &[&str]| martlet(&[&["plan", "--json"], more].concat());
+    let found = plan(&["fledgling", "--memory", "256MiB", "--sequences", "2", "--context", "1k"]).json();
+    let number = |key: &str| found[key].as_u64().unwrap();
+    let parts = number("weights") + number("scratch") + 2 * number("state") + number("pool");
+    assert_eq!((parts, number("memory")), (256 << 20, 256 << 20), "{found}");
+    assert_eq!((number("context"), &found["kv"], &found["sequences"]), (1024, &json!("f16"), &json!(2)));
+    let q8 = plan(&["--kv", "q8"]).json();
+    let share = q8["kv_per_1000_tokens"].as_f64().unwrap() / found["kv_per_1000_tokens"].as_f64().unwrap();
+    assert!((0.5..0.6).contains(&share), "{q8}");
+
+    let text = martlet(&["plan", "--memory", "64MiB"]).ok().out;
+    for word in
+        ["memory", "64.00 MiB", "as asked for", "weights", "prefix cache", "of keys and values (f16)", "context"]
+    {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
+    plan(&["--memory", "8MiB"]).fails(3, &["8.0 MiB may be used", "MiB of weights", "  do      ", "--memory"]);
+    plan(&["--memory", "64MiB", "--context", "100m"]).fails(2, &["context"]);
+    plan(&["--memory", "64MiB", "--context", "1000k"]).fails(3, &["the longest that fits"]);
+    plan(&["--memory", "12"]).fails(2, &["memory = \"12\"", "12GiB?"]);
+    martlet(&["chat", "hello", "--memory", "8MiB", "-q"]).fails(3, &["8.0 MiB may be used"]);
+    martlet(&["chat", "hello"]).env("MARTLET_MEMORY", "lots").fails(2, &["MARTLET_MEMORY", "such as 12GiB"]);
+}
+
+#[test]
+fn drafts_never_change_a_text_and_are_counted() {
+    let case = golden("29-code");
+    let list = ids(&case["prompt_ids"]);
+    let run = |drafter: &str| martlet(&["generate", "--greedy", "--json", "--ids", &list, "--drafter", drafter]).json();
+    let drafted = |answer: &Value| {
+        assert_eq!(answer["token_ids"], case["greedy_ids"], "{answer}");
+        let number = |key: &str| answer["usage"][key].as_u64().unwrap();
+        assert!(number("accepted_tokens") <= number("drafted_tokens"), "{answer}");
+        number("drafted_tokens")
+    };
+    assert_eq!(drafted(&run("none")), 0);
+    drafted(&run("suffix"));
+    assert!(drafted(&run("mtp")) > 0);
+    let model = fixture("dense-mlx-q4");
+    let headless = martlet(&["generate", "-m", &model, "--ids", "1", "--drafter", "mtp"]);
+    headless.fails(3, &["no draft head", "  do      ", "--drafter"]);
+    martlet(&["plan", "-m", &model, "--drafter", "mtp"]).fails(3, &["no draft head"]);
+    assert_eq!(martlet(&["chat", "hello", "--drafter", "oracle"]).ran().code, 2);
+}
+
+#[test]
+fn states_go_to_disk_only_when_asked_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("prefix");
+    let question = format!("Which number follows these? {}", (1..60).map(|n| format!("{n}, ")).collect::<String>());
+    let run = |more: &[&str]| {
+        let args = ["chat", "--greedy", "--no-think", "--json", "-n", "8", &question];
+        martlet(&[&args, more].concat()).env("MARTLET_CACHE_DIR", &dir)
+    };
+    let plain = run(&[]).json();
+    assert!(!dir.exists(), "nothing is stored unasked");
+    let first = run(&["--disk-cache", "100MiB"]).json();
+    let again = run(&["--disk-cache", "100MiB"]).json();
+    let cached = |answer: &Value| answer["usage"]["cached_tokens"].as_u64().unwrap();
+    assert_eq!((cached(&plain), cached(&first)), (0, 0));
+    assert!(cached(&again) > 64, "{again}");
+    assert_eq!((&first["token_ids"], &again["token_ids"]), (&plain["token_ids"], &plain["token_ids"]));
+    let args = ["chat", "--greedy", "--no-think", "-n", "8", "--disk-cache", "100MiB", &question];
+    let line = martlet(&args).env("MARTLET_CACHE_DIR", &dir).ok().err;
+    assert!(line.contains(&format!("(cached {})", cached(&again))), "{line}");
+    let off = run(&["--disk-cache", "100MiB", "--prefix-cache", "false"]).json();
+    assert_eq!(cached(&off), 0);
+    martlet(&["cache", "clear"]).env("MARTLET_CACHE_DIR", &dir).ok();
+    assert_eq!(cached(&run(&["--disk-cache", "100MiB"]).json()), 0);
 }
 
 /// A cache with a segment of a token and one that continues it.
@@ -457,7 +535,7 @@ fn the_cache_on_disk_is_shown_checked_and_cleared() {
 fn help_completions_and_man_pages_are_there() {
     let help = martlet(&["--help"]).ok().out;
     assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
-    for command in ["chat", "generate", "tokenize", "template", "inspect", "quantize", "cache", "config"] {
+    for command in ["chat", "generate", "tokenize", "template", "inspect", "plan", "quantize", "cache", "config"] {
         let text = martlet(&[command, "--help"]).ok().out;
         assert!(text.contains("martlet ") && text.contains("--device"), "{text}");
     }

@@ -3,7 +3,7 @@
 use super::command::{self, COMMANDS, Input};
 use crate::answer::{self, Finished, Show};
 use crate::app::{App, is_refusal};
-use crate::{exit, input, paths};
+use crate::{exit, input, paths, size};
 use anyhow::Context as _;
 use martlet_chat::{Conversation, Message, Role};
 use martlet_session::{Prompt, Session, TurnOptions};
@@ -39,9 +39,7 @@ pub fn run(app: &App, options: &TurnOptions) -> anyhow::Result<()> {
         // The first time there is none.
         let _ = editor.load_history(path);
     }
-    let (context, device) = (chat.session.context(), chat.session.device());
-    app.terminal
-        .note(&format!("/help lists the commands, Ctrl-D leaves. Context: {context} tokens, device: {device}."));
+    app.terminal.note(&greeting(&chat.session));
     let mut interrupted = false;
     loop {
         match editor.readline(">>> ") {
@@ -66,6 +64,15 @@ pub fn run(app: &App, options: &TurnOptions) -> anyhow::Result<()> {
         app.terminal.note(&format!("the history is not kept: {}: {e}", path.display()));
     }
     Ok(())
+}
+
+/// The line above the first prompt.
+fn greeting(session: &Session) -> String {
+    let (context, device, plan) = (session.context(), session.device(), session.plan());
+    let memory = plan.pool.map_or_else(String::new, |pool| {
+        format!(", memory: {} for weights, {} for the conversation", size::bytes(plan.weights), size::bytes(pool))
+    });
+    format!("/help lists the commands, Ctrl-D leaves. Context: {context} tokens, device: {device}{memory}.")
 }
 
 fn save_history(editor: &mut Editor<LineHelper, FileHistory>, path: &Path) -> anyhow::Result<()> {

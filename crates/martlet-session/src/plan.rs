@@ -1,0 +1,128 @@
+//! How much memory a model may take, and what fits into it.
+
+use crate::device::{OnDevice, with_device};
+use crate::session::engine_options;
+use crate::{ModelSource, OpenError, Options, SessionError};
+use martlet_device::Device;
+use martlet_engine::disk::DiskOptions;
+use martlet_engine::{DrafterChoice, Plan};
+use martlet_model::{MixerSpec, ModelError, ModelSpec, expected_tensors};
+use martlet_weights::{Checkpoint, Kind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl ModelSource {
+    /// Where the memory would go if the model were opened now: nothing is loaded. An error where it does not fit.
+    pub fn plan(&self, options: &Options) -> Result<Plan, SessionError> {
+        let plan = || {
+            let checkpoint = self.checkpoint()?;
+            let (spec, report) = martlet_model::Model::<martlet_device::reference::Reference>::check(&checkpoint)?;
+            let drafts = has_head(&checkpoint);
+            with_device(options.device, options.threads, Before { spec: &spec, drafts, weights: report.bytes, options })
+        };
+        plan().map_err(|e: OpenError| e.of(&self.name()))
+    }
+}
+
+/// The plan of a model that is not loaded.
+struct Before<'a> {
+    spec: &'a ModelSpec,
+    drafts: bool,
+    weights: u64,
+    options: &'a Options,
+}
+
+impl OnDevice for Before<'_> {
+    type Out = Plan;
+
+    fn run<D: Device>(self, d: D) -> Result<Plan, OpenError> {
+        before_loading(&d, self.spec, self.drafts, self.weights, self.options)
+    }
+}
+
+/// The plan while `weights` bytes of stored weights have yet to be loaded.
+pub(crate) fn before_loading<D: Device>(
+    d: &D,
+    spec: &ModelSpec,
+    drafts: bool,
+    weights: u64,
+    options: &Options,
+) -> Result<Plan, OpenError> {
+    if options.drafter == DrafterChoice::Mtp && !drafts {
+        return Err(OpenError::NoDrafts);
+    }
+    let free = free_memory().map(|free| (weights + share(free.saturating_sub(weights))).min(free));
+    plan(d, spec, drafts, weights, options.memory.or(free), options)
+}
+
+/// The plan with the weights in place: what is free is measured, and the weights are as large as the device got them.
+pub(crate) fn after_loading<D: Device>(
+    d: &D,
+    spec: &ModelSpec,
+    checkpoint: &Checkpoint,
+    options: &Options,
+) -> Result<Plan, OpenError> {
+    let drafts = has_head(checkpoint);
+    let weights = loaded_bytes(spec, checkpoint, drafts)?;
+    let free = free_memory().map(|free| weights + share(free));
+    plan(d, spec, drafts, weights, options.memory.or(free), options)
+}
+
+fn plan<D: Device>(
+    d: &D,
+    spec: &ModelSpec,
+    drafts: bool,
+    weights: u64,
+    memory: Option<u64>,
+    options: &Options,
+) -> Result<Plan, OpenError> {
+    let slot = |mixer: MixerSpec| match mixer {
+        MixerSpec::Attention(_) => 0,
+        MixerSpec::GatedDelta(g) => d.delta_slot_bytes(g) as u64,
+    };
+    let state = spec.cached_layers(drafts).map(|l| slot(l.mixer)).sum();
+    Ok(Plan::new(spec, drafts, weights, state, memory, &engine_options(options))?)
+}
+
+/// What is taken of the memory that is free; the rest of the machine goes on working.
+fn share(free: u64) -> u64 {
+    free / 8 * 7
+}
+
+/// Bytes that this process can take without swapping, limits of its control group respected; `None` where the system
+/// does not say.
+pub fn free_memory() -> Option<u64> {
+    martlet_io::memory::memory().map(|m| m.free)
+}
+
+pub(crate) fn has_head(checkpoint: &Checkpoint) -> bool {
+    checkpoint.has("mtp.fc.weight")
+}
+
+/// Bytes of the weights as devices are given them: blocks of GGUF files are rewritten, and grow.
+fn loaded_bytes(spec: &ModelSpec, checkpoint: &Checkpoint, drafts: bool) -> Result<u64, ModelError> {
+    let mut bytes = 0;
+    for tensor in expected_tensors(spec, drafts) {
+        bytes += match tensor.kind {
+            Kind::Vector => 4 * tensor.shape.iter().product::<usize>() as u64,
+            Kind::Matrix | Kind::Experts => checkpoint.matrix(&tensor.name)?.bytes() as u64,
+        };
+    }
+    Ok(bytes)
+}
+
+/// Settings of a disk cache in `dir` of at most `bytes` bytes: a state that nobody used for 30 days is deleted, at most
+/// 16 GiB a day are written, and what waits to be written takes at most an eighth of the memory that is free now, and at
+/// most 1 GiB. Problems are told to nobody: set `log` to hear of them.
+pub fn disk_options(dir: PathBuf, bytes: u64) -> DiskOptions {
+    const GIB: u64 = 1 << 30;
+    DiskOptions {
+        dir,
+        bytes,
+        ttl: Duration::from_secs(30 * 24 * 60 * 60),
+        daily_writes: 16 * GIB,
+        queue_bytes: free_memory().map_or(GIB / 4, |free| (free / 8).min(GIB)),
+        log: Arc::new(|_| ()),
+    }
+}
