@@ -49,7 +49,7 @@ fn check<D: Device>(d: D, name: &str, file: &Path) {
     let next: Vec<u32> = ids[1..].iter().chain(&steps[..1]).copied().collect();
     let draft = DraftInput { seq: &mut seq, start: 0, tokens: &next, outputs: ids.len() };
     runner.draft(&mut [draft], Hidden::Step).unwrap();
-    let logits = runner.logits(ids.len()).unwrap();
+    let logits = runner.draft_logits(ids.len()).unwrap();
     close(&format!("{name}: draft logits"), &logits, &expected.f32("mtp.logits"), TOLERANCE);
 }
 

@@ -48,7 +48,7 @@ fn check<D: Device>(runner: &mut Runner<D>, case: &Value) {
             let input = DraftInput { seq: &mut seq, start, tokens: &next, outputs: 1 };
             runner.draft(&mut [input], hidden).unwrap();
             start += next.len();
-            drafts.push(argmax(&runner.logits(1).unwrap()));
+            drafts.push(argmax(&runner.draft_logits(1).unwrap()));
             next = vec![drafts[drafts.len() - 1]];
             hidden = Hidden::Drafted;
         }

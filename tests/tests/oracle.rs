@@ -96,14 +96,14 @@ fn check_mtp<D: Device>(name: &str, runner: &mut Runner<D>, seq: &mut SeqState, 
     let mut tokens = ids[1..].to_vec();
     tokens.push(expected.ids("greedy_tokens")[0]);
     runner.draft(&mut [DraftInput { seq, start: 0, tokens: &tokens, outputs: ids.len() }], Hidden::Step).unwrap();
-    let logits = runner.logits(ids.len()).unwrap();
+    let logits = runner.draft_logits(ids.len()).unwrap();
     close(name, "draft logits", &logits, &expected.f32("mtp.logits"), TOLERANCE);
 
     // Once more for the last row alone as output: its state feeds the chain.
     runner.draft(&mut [DraftInput { seq, start: 0, tokens: &tokens, outputs: 1 }], Hidden::Step).unwrap();
     let (mut drafts, mut rows) = (Vec::new(), Vec::new());
     for depth in 0..3 {
-        let row = runner.logits(1).unwrap();
+        let row = runner.draft_logits(1).unwrap();
         drafts.push(argmax(&row));
         rows.extend(row);
         if depth < 2 {

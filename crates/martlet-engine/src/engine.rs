@@ -2,7 +2,7 @@
 
 use crate::admit::{Refused, Request};
 use crate::disk::{DiskCache, DiskOptions};
-use crate::draft::policy::{MAX_MTP, MAX_SUFFIX};
+use crate::draft::policy::MAX_SUFFIX;
 use crate::draft::{Accept, DrafterChoice};
 use crate::events::{EngineError, Event};
 use crate::memory::{Budget, FreeMemory};
@@ -11,7 +11,7 @@ use crate::sequence::Sequence;
 use crate::stats::Stats;
 use crate::worker::{Command, Shared, Worker};
 use martlet_device::{Device, KvScheme, PAGE};
-use martlet_model::{ExpertProvider, MAX_DRAFTS, Model, ModelSpec};
+use martlet_model::{ExpertProvider, Model, ModelSpec};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -237,13 +237,15 @@ fn capacity(spec: &ModelSpec, drafts: bool, context: usize, pool: u64, options: 
     Capacity { kv: options.kv, pages: pages.max(context.div_ceil(PAGE)), sequences: options.sequences, rows, outputs }
 }
 
-/// Rows of the largest step, and how many of them have logits: it checks the drafts of all sequences beside the prompts.
+/// Rows of the largest step, and how many of them have logits: it checks drafts beside the prompts. Many sequences fill
+/// a step by themselves, so that their drafts are fewer.
 pub(crate) fn step_size(options: &EngineOptions) -> (usize, usize) {
-    let checked = match options.drafter {
-        DrafterChoice::None => 1,
-        _ => 1 + options.draft_depth.unwrap_or(MAX_SUFFIX.max(MAX_MTP)).clamp(MAX_MTP, MAX_DRAFTS),
+    const MOST: usize = 48;
+    let drafts = match options.drafter {
+        DrafterChoice::None => 0,
+        _ => options.sequences.saturating_mul(MAX_SUFFIX).min(MOST.max(options.sequences)),
     };
-    let outputs = options.sequences.saturating_mul(checked);
+    let outputs = options.sequences.saturating_add(drafts);
     (options.prefill_chunk.saturating_add(outputs), outputs)
 }
 

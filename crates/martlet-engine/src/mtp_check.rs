@@ -84,8 +84,9 @@ fn teacher_force<D: Device>(
             runner.step(&mut [SeqInput { seq: &mut seq, tokens: &text[t..t + 1], tentative: 0, outputs: 0 }])?;
             let next = DraftInput { seq: &mut seq, start: t, tokens: &text[t + 1..t + 2], outputs: 1 };
             runner.draft(&mut [next], Hidden::Step)?;
-            if t + 2 > from {
-                let logits = runner.logits(1)?;
+            let logits = runner.draft_logits(1)?;
+            // A token that is never drafted tells nothing of conventions.
+            if t + 2 > from && (text[t + 2] as usize) < logits.len() {
                 report.drafts += 1;
                 report.accepted += usize::from(argmax(&logits) == text[t + 2]);
                 report.logprob += logprob(&logits, text[t + 2]);

@@ -170,6 +170,10 @@ impl<D: Device> Runner<D> {
         self.model.mtp.is_some()
     }
 
+    pub fn max_outputs(&self) -> usize {
+        self.max_outputs
+    }
+
     pub fn max_rows(&self) -> usize {
         self.max_rows
     }
@@ -225,7 +229,8 @@ impl<D: Device> Runner<D> {
 
     /// Runs the draft head; tokens are those that follow each row. With [`Hidden::Step`] the rows are rows of the latest
     /// step, with [`Hidden::Drafted`] one row for each sequence: its last output row of the latest draft (a deeper draft;
-    /// sequences stand in the same order, and some may be left out). Logits of the wanted rows lie as after a step.
+    /// sequences stand in the same order, and some may be left out). Logits of the wanted rows lie in their order until the
+    /// next draft: [`Runner::draft_logits`], [`Runner::sample_drafts`].
     pub fn draft(&mut self, inputs: &mut [DraftInput<'_>], hidden: Hidden) -> Result<(), StepError> {
         let batch = self.prepare_draft(inputs)?;
         let b = match hidden {
@@ -274,6 +279,16 @@ impl<D: Device> Runner<D> {
     /// The first `outputs` rows of logits of the latest step, [outputs, vocabulary].
     pub fn logits(&mut self, outputs: usize) -> Result<Vec<f32>, StepError> {
         Ok(self.d.read(&self.scratch.logits, outputs)?)
+    }
+
+    /// The first `outputs` rows of logits of the latest draft, [outputs, tokens that are drafted among].
+    pub fn draft_logits(&mut self, outputs: usize) -> Result<Vec<f32>, StepError> {
+        Ok(self.d.read(&self.scratch.draft_logits, outputs)?)
+    }
+
+    /// One token for each output row of the latest draft.
+    pub fn sample_drafts(&mut self, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>, StepError> {
+        Ok(self.d.sample(&self.scratch.draft_logits, rows)?)
     }
 
     /// One token for each output row of the latest step.

@@ -226,7 +226,8 @@ impl<D: Device> Worker<D> {
         let sequence = &mut self.running[at];
         let held = sequence.state_mut().pages().len();
         let room = ((held + spare) * PAGE).saturating_sub(sequence.tokens.len());
-        let most = sequence.tokens_left().saturating_sub(1).min(room);
+        let share = (self.runner.max_outputs() - self.options.sequences) / place.sequences;
+        let most = sequence.tokens_left().saturating_sub(1).min(room).min(share);
         let mut candidates = Vec::new();
         let mut found = 0;
         if self.options.drafter != DrafterChoice::Mtp

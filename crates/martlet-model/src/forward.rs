@@ -69,18 +69,13 @@ impl<D: Device> Model<D> {
         // `tmp` has room for the gathered rows: outputs are rows of the batch.
         d.gather(x, b, &mut s.tmp);
         d.rms_norm(&s.tmp, &self.norm, self.spec.eps, Rows::Outputs, b, &mut s.output, 0);
-        self.logits(d, b, s);
-    }
-
-    /// Logits from hidden states that are normed already, in `s.output`.
-    fn logits(&self, d: &mut D, b: &D::Batch, s: &mut Scratch<D>) {
         let head = self.head.as_ref().unwrap_or(&self.embed);
         d.matmul(head, &s.output, Rows::Outputs, b, &mut s.logits, 0);
     }
 
     /// Runs the draft head over rows whose tokens are x_{t+1} and whose index is t. `hidden` [rows, hidden] holds h_t and is
     /// overwritten by the head's own hidden state, which a deeper draft feeds back. Leaves the logits of the output rows
-    /// in `s.logits`.
+    /// in `s.draft_logits`.
     pub fn draft(
         &self,
         d: &mut D,
@@ -95,7 +90,8 @@ impl<D: Device> Model<D> {
         };
         let place = Place { layer: self.layers.len(), eps: self.spec.eps };
         mtp.forward(d, &self.embed, place, hidden, b, cache, s, experts)?;
-        self.logits(d, b, s);
+        let head = mtp.head.as_ref().or(self.head.as_ref()).unwrap_or(&self.embed);
+        d.matmul(head, &s.output, Rows::Outputs, b, &mut s.draft_logits, 0);
         std::mem::swap(hidden, &mut s.tmp);
         Ok(())
     }

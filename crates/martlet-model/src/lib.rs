@@ -24,7 +24,7 @@ pub use error::ModelError;
 pub use experts::{ExpertProvider, Resident, Run};
 pub use forward::Model;
 pub use martlet_device::KvScheme;
-pub use mtp::{Mtp, MtpConvention};
+pub use mtp::{DRAFT_VOCABULARY, Mtp, MtpConvention};
 pub use names::{expected_tensors, ignored_tensors};
 pub use rope::RopeSpec;
 pub use scratch::{Scratch, scratch_bytes};

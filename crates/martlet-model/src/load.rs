@@ -2,7 +2,7 @@
 
 use crate::forward::Model;
 use crate::layers::{Attention, GatedDelta, Layer, Mixer, Mlp, MlpOrMoe, Moe};
-use crate::mtp::{Mtp, MtpConvention};
+use crate::mtp::{Mtp, MtpConvention, draft_vocabulary};
 use crate::names::{expected_tensors, ignored_tensors};
 use crate::spec::{LayerSpec, MixerSpec, MlpSpec, ModelSpec};
 use crate::{ModelError, Resident, read_config};
@@ -176,7 +176,18 @@ impl<D: Device> Loader<'_, D> {
             norm_hidden: self.vector("mtp.pre_fc_norm_hidden.weight")?,
             layer: self.layer("mtp.layers.0.", &spec.mtp)?,
             norm: self.vector("mtp.norm.weight")?,
+            head: self.draft_head(spec)?,
             convention: MtpConvention::default(),
         })
+    }
+
+    /// The part of a large output head that drafts are chosen by.
+    fn draft_head(&self, spec: &ModelSpec) -> Result<Option<D::Matrix>, ModelError> {
+        let rows = draft_vocabulary(spec.vocabulary);
+        if rows == spec.vocabulary {
+            return Ok(None);
+        }
+        let head = self.checkpoint.matrix(if spec.tied { "embed_tokens.weight" } else { "lm_head.weight" })?;
+        Ok(Some(self.d.matrix(&head.slice(0..rows), false)?))
     }
 }

@@ -20,7 +20,19 @@ pub struct Mtp<D: Device> {
     pub(crate) norm_hidden: D::Vector,
     pub(crate) layer: Layer<D>,
     pub(crate) norm: D::Vector,
+    /// The first rows of a large output head: drafts are chosen among the [`DRAFT_VOCABULARY`] most frequent tokens.
+    pub(crate) head: Option<D::Matrix>,
     pub convention: MtpConvention,
+}
+
+/// Tokens that drafts of a larger vocabulary are chosen among. Ids of byte-pair vocabularies ascend as tokens get rarer,
+/// so that these are nearly all of a text in a European language, or code; and a pass of the draft head reads a quarter of
+/// the output head, which is most of what it reads. A token beyond them is never drafted, and comes as without drafts.
+pub const DRAFT_VOCABULARY: usize = 65_536;
+
+/// How many tokens are drafted among.
+pub(crate) fn draft_vocabulary(vocabulary: usize) -> usize {
+    if vocabulary >= 2 * DRAFT_VOCABULARY { DRAFT_VOCABULARY } else { vocabulary }
 }
 
 /// How a checkpoint's head wants its input. The family's own files are of the default; converters differ, so that it is

@@ -1,6 +1,7 @@
 //! Buffers of a step.
 
 use crate::ModelError;
+use crate::mtp::draft_vocabulary;
 use crate::spec::{MixerSpec, MlpSpec, ModelSpec};
 use martlet_device::{Device, RouteSpec};
 
@@ -37,6 +38,8 @@ pub struct Scratch<D: Device> {
     pub output: D::Buffer,
     /// [outputs, vocabulary]
     pub logits: D::Buffer,
+    /// [outputs, tokens that are drafted among], of the draft head.
+    pub draft_logits: D::Buffer,
 }
 
 impl<D: Device> Scratch<D> {
@@ -56,6 +59,7 @@ impl<D: Device> Scratch<D> {
             pair: d.buffer(rows, 2 * hidden)?,
             output: d.buffer(outputs, hidden)?,
             logits: d.buffer(outputs, spec.vocabulary)?,
+            draft_logits: d.buffer(outputs, draft_vocabulary(spec.vocabulary))?,
         })
     }
 }
@@ -67,7 +71,8 @@ pub fn scratch_bytes(spec: &ModelSpec, rows: usize, outputs: usize) -> u64 {
     // normed, tmp, pair (two wide), the outputs of the chosen experts; a choice is a number and a weight.
     let row = narrow + (4 + w.route.chosen) * hidden + 2 * w.route.chosen;
     let values = |rows: usize, width: usize| (rows as u64).saturating_mul(width as u64);
-    values(rows, row).saturating_add(values(outputs, hidden + spec.vocabulary)).saturating_mul(4)
+    let output = hidden + spec.vocabulary + draft_vocabulary(spec.vocabulary);
+    values(rows, row).saturating_add(values(outputs, output)).saturating_mul(4)
 }
 
 /// The widest of each buffer over all layers.
@@ -133,7 +138,7 @@ mod tests {
             let spec = read_config(&config).unwrap();
             let s = Scratch::new(&Reference::new(), &spec, 5, 3).unwrap();
             let buffers = [&s.normed, &s.proj, &s.mixed, &s.tmp, &s.conv, &s.gates, &s.router, &s.chosen, &s.pair];
-            let all = buffers.into_iter().chain([&s.output, &s.logits]);
+            let all = buffers.into_iter().chain([&s.output, &s.logits, &s.draft_logits]);
             let values: usize = all.map(|b: &Buffer| b.rows() * b.cols()).sum();
             let chosen = spec.layers[0].mlp.route().map_or(0, |r| r.chosen);
             assert_eq!(scratch_bytes(&spec, 5, 3), 4 * (values + 2 * 5 * chosen) as u64);

@@ -61,7 +61,7 @@ fn chain<D: Device>(
             })
             .collect();
         runner.draft(&mut inputs, if depth == 0 { Hidden::Step } else { Hidden::Drafted })?;
-        let sampled = runner.sample(&jobs.iter().map(|j| j.sequence.draft_row()).collect::<Vec<_>>())?;
+        let sampled = runner.sample_drafts(&jobs.iter().map(|j| j.sequence.draft_row()).collect::<Vec<_>>())?;
         if jobs.iter().any(|j| j.sequence.rejects()) {
             keep_odds(runner, &mut jobs)?;
         }
@@ -83,7 +83,7 @@ fn chain<D: Device>(
 
 /// Notes what the drafts of this pass were drawn from, for sequences that accept by it.
 fn keep_odds<D: Device>(runner: &mut Runner<D>, jobs: &mut [&mut Job<'_>]) -> Result<(), StepError> {
-    let logits = runner.logits(jobs.len())?;
+    let logits = runner.draft_logits(jobs.len())?;
     let width = logits.len() / jobs.len();
     for (job, logits) in jobs.iter_mut().zip(logits.chunks(width)).filter(|(j, _)| j.sequence.rejects()) {
         let odds = sampling::odds(logits, &job.sequence.draft_row());
