@@ -45,6 +45,17 @@ pub fn dense_config() -> Value {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25}}})
 }
 
+/// A very small config with a draft head.
+pub fn tiny_config() -> Value {
+    json!({"model_type": "qwen3_5", "text_config": {
+        "model_type": "qwen3_5_text", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"], "num_attention_heads": 1, "num_key_value_heads": 1,
+        "head_dim": 64, "vocab_size": 24, "linear_num_key_heads": 1, "linear_num_value_heads": 1,
+        "linear_key_head_dim": 32, "linear_value_head_dim": 32, "tie_word_embeddings": false,
+        "max_position_embeddings": 8192, "mtp_num_hidden_layers": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25}}})
+}
+
 /// A sparse config with more experts than rows are likely to choose.
 pub fn moe_config() -> Value {
     json!({"model_type": "qwen3_5_moe", "text_config": {
@@ -68,11 +79,13 @@ pub fn tensors(config: &Value, seed: u64) -> Vec<Tensor> {
     let mut rng = Rng(seed);
     let mut list = Vec::new();
     let mut gate_up: Vec<f32> = Vec::new();
-    for t in expected_tensors(&spec, false) {
+    let text = config.get("text_config").unwrap_or(config);
+    for t in expected_tensors(&spec, text["mtp_num_hidden_layers"] == 1) {
         let (name, shape) = (t.name.as_str(), t.shape.as_slice());
         let count: usize = shape.iter().product();
         let values: Vec<f32> = (0..count).map(|_| value(&mut rng, name, shape)).collect();
-        let source = if name == "lm_head.weight" { name.into() } else { format!("model.language_model.{name}") };
+        let outside = name == "lm_head.weight" || name.starts_with("mtp.");
+        let source = if outside { name.into() } else { format!("model.language_model.{name}") };
         if t.kind == Kind::Experts && name.ends_with("gate_proj.weight") {
             gate_up = values; // joined with up below, as these checkpoints pack them
         } else if t.kind == Kind::Experts && name.ends_with("up_proj.weight") {

@@ -2,44 +2,13 @@
 
 use martlet_cpu::{Cpu, CpuOptions, Isa};
 use martlet_device::KvScheme;
-use martlet_engine::disk::DiskOptions;
-use martlet_engine::{Accept, DrafterChoice, Engine, EngineOptions, Event, Finish, Request, Sampling};
-use martlet_tests::engines::{Outcome, greedy, outcome, run, sampled, start, start_on};
+use martlet_engine::{Accept, DrafterChoice, Engine, EngineOptions, Event, Finish, Request};
+use martlet_tests::engines::{
+    END, Outcome, PAGE_BYTES, START, all, compare, disk, fledgling, greedy, outcome, plain, request, run, sampled,
+    start, start_on,
+};
 use martlet_tests::random::Rng;
 use martlet_tests::{fixtures, random};
-use martlet_weights::Checkpoint;
-
-/// Ends every message of fledgling's; begins every message.
-const END: u32 = 4098;
-const START: u32 = 4097;
-
-fn fledgling() -> Checkpoint {
-    random::quantised(&Checkpoint::open(&fixtures::fledgling()).unwrap(), 4, 64)
-}
-
-/// One sequence at a time, nothing kept, nothing drafted.
-fn plain() -> EngineOptions {
-    EngineOptions {
-        pool_bytes: Some(256 << 20),
-        context: Some(1024),
-        prefix_cache: false,
-        drafter: DrafterChoice::None,
-        ..EngineOptions::default()
-    }
-}
-
-fn request(prompt: &[u32], sampling: Sampling, tokens: usize) -> Request {
-    let starts = prompt.iter().enumerate().filter(|(_, t)| **t == START);
-    Request {
-        prompt: prompt.to_vec(),
-        sampling,
-        stop: vec![END],
-        max_tokens: Some(tokens),
-        borders: starts.map(|(at, _)| at).collect(),
-        logprobs: Some(2),
-        ..Request::default()
-    }
-}
 
 /// Every third of fledgling's own prompts, each with a greedy and a sampled answer.
 fn requests(tokens: usize) -> Vec<Request> {
@@ -47,18 +16,6 @@ fn requests(tokens: usize) -> Vec<Request> {
     let greedy = prompts.iter().map(|(_, p)| request(p, greedy(), tokens));
     let sampled = prompts.iter().enumerate().map(|(i, (_, p))| request(p, sampled(i as u64), tokens));
     greedy.chain(sampled).collect()
-}
-
-fn all(engine: &Engine, requests: &[Request]) -> Vec<Outcome> {
-    let handles: Vec<_> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
-    handles.iter().map(|h| outcome(h).0).collect()
-}
-
-fn compare(found: &[Outcome], expected: &[Outcome], what: &str) {
-    assert_eq!(found.len(), expected.len());
-    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert!(found == expected, "{what}: request {i} differs:\n{found:?}\n{expected:?}");
-    }
 }
 
 #[test]
@@ -180,13 +137,12 @@ fn sequences_without_room_wait_or_are_computed_again() {
         .map(|i| Request { stop: Vec::new(), ..request(&rng.ids(100 + 20 * i, 4000), sampled(i as u64), 150) })
         .collect();
     let expected = all(&start(&checkpoint, 2, plain()), &requests);
-    // A page of fledgling takes 196,608 bytes: 2 layers and the draft head, 1 head of 256, 2 bytes, 64 tokens.
     for (cache, pages) in [(false, 16), (true, 16)] {
         let options = EngineOptions {
             sequences: 6,
             prefix_cache: cache,
             drafter: DrafterChoice::Auto,
-            pool_bytes: Some(pages * 196_608),
+            pool_bytes: Some(pages * PAGE_BYTES),
             context: Some(400),
             ..plain()
         };
@@ -211,7 +167,7 @@ fn memory_is_given_back_and_taken_again() {
     engine.set_memory(5 << 20);
     compare(&all(&engine, &requests[..6]), &expected, "with little memory");
     let little = engine.stats();
-    let held = little.pages as u64 * 196_608 + little.cache.state_bytes;
+    let held = little.pages as u64 * PAGE_BYTES + little.cache.state_bytes;
     assert!(held <= 5 << 20, "{held} bytes are held");
     assert!(little.cache.evicted > 0);
     engine.set_memory(u64::MAX);
@@ -358,15 +314,7 @@ fn some_cancelled(engine: &Engine, requests: &[Request], rng: &mut Rng) -> Vec<O
 
 /// Options with a disk tier in `dir`, as a process has them that was just started.
 fn with_disk(dir: &std::path::Path, kv: KvScheme) -> EngineOptions {
-    let disk = DiskOptions {
-        dir: dir.to_path_buf(),
-        bytes: 1 << 30,
-        ttl: std::time::Duration::from_secs(3600),
-        daily_writes: 1 << 30,
-        queue_bytes: 256 << 20,
-        log: std::sync::Arc::new(|line| eprintln!("{line}")),
-    };
-    EngineOptions { prefix_cache: true, disk: Some(disk), model_key: b"fledgling".to_vec(), kv, ..plain() }
+    EngineOptions { prefix_cache: true, disk: Some(disk(dir)), model_key: b"fledgling".to_vec(), kv, ..plain() }
 }
 
 #[test]

@@ -179,11 +179,9 @@ impl Engine {
     /// Admits a request, or refuses it at once.
     pub fn submit(&self, request: Request) -> Result<Handle, Refused> {
         let params = request.check(self.spec.vocabulary, self.context)?;
-        let waiting = self.shared.queued.fetch_add(1, Ordering::Relaxed);
-        if waiting >= self.queue {
-            self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refused::Busy { waiting, limit: self.queue });
-        }
+        let one_more = |waiting| (waiting < self.queue).then_some(waiting + 1);
+        let queued = self.shared.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        queued.map_err(|waiting| Refused::Busy { waiting, limit: self.queue })?;
         let (sender, events) = channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let sequence = Sequence::new(request, params, self.context, sender, cancelled.clone());

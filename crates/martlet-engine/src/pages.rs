@@ -96,6 +96,11 @@ impl Pages {
         }
     }
 
+    /// Pages that take memory, held or not.
+    pub fn touched(&self) -> usize {
+        self.touched.len()
+    }
+
     /// Free pages whose memory has not gone back to the system; each is named once.
     pub fn drain_idle(&mut self) -> Vec<u32> {
         let idle: Vec<u32> = self.touched.intersection(&self.free).copied().collect();
@@ -119,7 +124,7 @@ mod tests {
         assert_eq!(pages.held(), 1);
         assert_eq!(pages.drain_idle(), [0; 0], "it is held");
         pages.give(page);
-        assert_eq!((pages.held(), pages.free()), (0, 2));
+        assert_eq!((pages.held(), pages.free(), pages.touched()), (0, 2, 1));
         assert_eq!((pages.drain_idle(), pages.drain_idle()), (vec![page], vec![]));
     }
 

@@ -80,6 +80,10 @@ impl PrefixCache {
         self.entries.contains_key(key)
     }
 
+    pub fn get(&self, key: &Key) -> Option<&Kept> {
+        self.entries.get(key).map(|e| &e.kept)
+    }
+
     /// The longest entry that `tokens` begin with and go beyond.
     pub fn find(&self, keys: &Keys, tokens: &[u32]) -> Option<(usize, Key)> {
         let ends = self.lengths.range(..tokens.len()).map(|(len, _)| *len);

@@ -35,6 +35,12 @@ impl<D: Device> Worker<D> {
         let chunk = if mixed { chunk_beside_answers(chunk, gap, self.row_seconds) } else { chunk };
         let mut rows = plan(&wants, self.runner.max_rows(), chunk);
         self.take_pages(&mut rows);
+        if rows.iter().all(|r| *r == 0) && !self.running.is_empty() {
+            // Those that rank first have no room, and hold up the one that would get it: who was begun first goes on.
+            rows = vec![0; self.running.len()];
+            rows[0] = self.running[0].want(now).rows.min(chunk);
+            self.take_pages(&mut rows);
+        }
         if rows.iter().all(|r| *r == 0) {
             return;
         }

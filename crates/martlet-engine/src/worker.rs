@@ -12,6 +12,7 @@ use crate::sequence::{Loading, Sequence};
 use crate::states::Kept;
 use crate::stats::Stats;
 use martlet_device::{Device, PAGE};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
@@ -23,6 +24,15 @@ pub(crate) enum Command {
     /// Somebody changed what `Worker` looks at between steps.
     Wake,
     Stop,
+}
+
+/// What came of the attempt to begin a sequence.
+enum Begun {
+    Runs,
+    /// What it waits for comes by itself: its prefix, from disk or from a sequence that computes it.
+    Later,
+    /// There is neither slot nor pages for it.
+    NoRoom,
 }
 
 /// What the thread shares with its handle.
@@ -40,7 +50,7 @@ pub(crate) struct Worker<D: Device> {
     inbox: Receiver<Command>,
     shared: Shared,
     /// Admitted, not yet begun; in order of arrival.
-    waiting: Vec<Sequence>,
+    waiting: Vec<Box<Sequence>>,
     /// In the order in which they were begun.
     pub running: Vec<Sequence>,
     pub options: EngineOptions,
@@ -98,10 +108,11 @@ impl<D: Device> Worker<D> {
             self.look_at_memory(started);
             self.open_waiting(started);
             self.step();
+            self.release();
             self.stats.step_time += started.elapsed();
             self.publish();
         }
-        let left = self.running.drain(..).chain(self.waiting.drain(..));
+        let left = self.running.drain(..).chain(self.waiting.drain(..).map(|s| *s));
         left.for_each(|s| s.finish(Ok(Finish::Cancelled)));
         if let Some(disk) = &self.disk {
             disk.flush();
@@ -110,17 +121,14 @@ impl<D: Device> Worker<D> {
 
     /// Takes all commands that are there, waiting for one when there is nothing to do. False at the end.
     fn receive(&mut self) -> bool {
+        let mut some = false;
         loop {
-            let command = if self.running.is_empty() {
+            let command = if self.running.is_empty() && !some {
                 // Who waits while nobody runs waits for the disk.
                 let time = if self.waiting.is_empty() { memory::PERIOD } else { Duration::from_millis(1) };
                 match self.inbox.recv_timeout(time) {
                     Ok(command) => command,
-                    Err(RecvTimeoutError::Timeout) if !self.waiting.is_empty() => return true,
-                    Err(RecvTimeoutError::Timeout) => {
-                        self.look_at_memory(Instant::now());
-                        continue;
-                    }
+                    Err(RecvTimeoutError::Timeout) => return true,
                     Err(RecvTimeoutError::Disconnected) => return false,
                 }
             } else {
@@ -130,8 +138,9 @@ impl<D: Device> Worker<D> {
                     Err(TryRecvError::Disconnected) => return false,
                 }
             };
+            some = true;
             match command {
-                Command::Run(sequence) => self.waiting.push(*sequence),
+                Command::Run(sequence) => self.waiting.push(sequence),
                 Command::ClearCache => self.clear_cache(),
                 Command::Wake => self.fit(),
                 Command::Stop => return false,
@@ -164,17 +173,32 @@ impl<D: Device> Worker<D> {
         };
         let ends = self.running.iter().map(end).collect();
         self.retire(ends);
-        let mut waiting = std::mem::take(&mut self.waiting);
-        waiting.retain(|s| match end(s) {
-            None => true,
-            Some(result) => {
-                self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-                self.stats.cancelled += 1;
-                s.finish(result);
-                false
+        let mut ended = Vec::new();
+        for sequence in std::mem::take(&mut self.waiting) {
+            match end(&sequence) {
+                None => self.waiting.push(sequence),
+                Some(result) => ended.push((*sequence, result)),
             }
-        });
-        self.waiting = waiting;
+        }
+        self.shared.queued.fetch_sub(ended.len(), Ordering::Relaxed);
+        self.finish(ended);
+    }
+
+    /// Counts sequences that have ended, and sends their last events. Whoever hears one finds it in the statistics, and its
+    /// room free.
+    fn finish(&mut self, ended: Vec<(Sequence, Result<Finish, EngineError>)>) {
+        if ended.is_empty() {
+            return;
+        }
+        for (_, result) in &ended {
+            match result {
+                Ok(Finish::Cancelled) => self.stats.cancelled += 1,
+                Ok(_) => self.stats.finished += 1,
+                Err(_) => self.stats.failed += 1,
+            }
+        }
+        self.publish();
+        ended.into_iter().for_each(|(sequence, result)| sequence.finish(result));
     }
 
     /// Begins waiting sequences while there is room, by rank and arrival.
@@ -184,51 +208,53 @@ impl<D: Device> Worker<D> {
         }
         let mut order: Vec<usize> = (0..self.waiting.len()).collect();
         order.sort_by_key(|i| self.waiting[*i].rank(now));
-        let mut waiting: Vec<Option<Sequence>> = std::mem::take(&mut self.waiting).into_iter().map(Some).collect();
+        let mut waiting: Vec<Option<Box<Sequence>>> = std::mem::take(&mut self.waiting).into_iter().map(Some).collect();
+        let mut failed = Vec::new();
         for i in order {
             let Some(mut sequence) = waiting[i].take() else { continue };
             match self.begin(&mut sequence) {
-                Ok(true) => {
-                    self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-                    self.running.push(sequence);
+                Ok(Begun::Runs) => self.running.push(*sequence),
+                Ok(Begun::Later) => waiting[i] = Some(sequence),
+                Ok(Begun::NoRoom) => {
+                    // Nobody behind it takes what it waits for: a stream of small requests would keep it out for ever.
+                    waiting[i] = Some(sequence);
+                    break;
                 }
-                Ok(false) => waiting[i] = Some(sequence),
-                Err(e) => {
-                    self.shared.queued.fetch_sub(1, Ordering::Relaxed);
-                    self.stats.failed += 1;
-                    sequence.finish(Err(e));
-                }
+                Err(e) => failed.push((*sequence, Err(e))),
             }
         }
+        let before = waiting.len();
         self.waiting = waiting.into_iter().flatten().collect();
+        self.shared.queued.fetch_sub(before - self.waiting.len(), Ordering::Relaxed);
+        self.finish(failed);
     }
 
-    /// Gives a sequence its state, from the prefix cache as far as it goes. False when it has to wait.
-    fn begin(&mut self, sequence: &mut Sequence) -> Result<bool, EngineError> {
+    /// Gives a sequence its state, from the prefix cache as far as it goes.
+    fn begin(&mut self, sequence: &mut Sequence) -> Result<Begun, EngineError> {
         if self.runner.slots.free() == 0 {
-            return Ok(false);
+            return Ok(Begun::NoRoom);
         }
         if self.is_loading(sequence) {
-            return Ok(false);
+            return Ok(Begun::Later);
         }
         let found = self.prefix.as_ref().and_then(|p| p.find(&self.keys, &sequence.tokens));
         if self.is_computed_elsewhere(sequence, found.map_or(0, |(len, _)| len)) {
-            return Ok(false);
+            return Ok(Begun::Later);
         }
-        let room = |worker: &Self| {
-            let room = worker.runner.pages.limit() * PAGE;
-            EngineError::Memory { tokens: sequence.tokens.len(), room }
-        };
+        let pages = sequence.tokens.len().div_ceil(PAGE);
+        if !self.could_hold(pages, found.map(|(_, key)| key)) {
+            let room = self.most_pages() * PAGE;
+            let error = EngineError::Memory { tokens: sequence.tokens.len(), room };
+            return if self.running.is_empty() { Err(error) } else { Ok(Begun::NoRoom) };
+        }
         let state = match self.resume(found.map(|(_, key)| key)) {
             Ok(state) => state,
-            Err(StepError::Pages { .. }) if self.running.is_empty() => return Err(room(self)),
-            Err(StepError::Pages { .. }) => return Ok(false),
+            Err(StepError::Pages { .. }) => return Ok(Begun::NoRoom),
             Err(e) => return Err(EngineError::from(&e)),
         };
-        let needed = sequence.tokens.len().div_ceil(PAGE) - state.pages().len();
-        if !self.free_pages(needed) {
+        if !self.free_pages(pages - state.pages().len()) {
             self.runner.close(state);
-            return if self.running.is_empty() { Err(room(self)) } else { Ok(false) };
+            return Ok(Begun::NoRoom);
         }
         let len = state.len();
         sequence.acceptance = self.acceptance.inherit();
@@ -237,8 +263,10 @@ impl<D: Device> Worker<D> {
             let borders = &sequence.request.borders;
             sequence.keep_points = keep_points(borders, sequence.tokens.len(), len, self.ladder);
             sequence.kept = len;
-            let key = found.map(|(_, key)| key).filter(|key| self.disk.as_ref().is_some_and(|d| d.contains(key)));
-            sequence.stored = key.map(|key| (key, len));
+            // Not where the entry had to go to make room for its own copy.
+            let stored =
+                |(found, key): &(usize, Key)| *found == len && self.disk.as_ref().is_some_and(|d| d.contains(key));
+            sequence.stored = found.filter(stored).map(|(_, key)| (key, len));
             match (len, &sequence.loading) {
                 (0, _) => self.stats.cache.misses += 1,
                 (_, Loading::Came) => self.stats.cache.disk_hits += 1,
@@ -250,7 +278,7 @@ impl<D: Device> Worker<D> {
             self.stats.cached_tokens += len as u64;
         }
         sequence.state = Some(state);
-        Ok(true)
+        Ok(Begun::Runs)
     }
 
     /// Whether a longer prefix than memory has is on its way from disk. What came is an entry of the cache in memory.
@@ -288,14 +316,12 @@ impl<D: Device> Worker<D> {
 
     /// A state that goes on from an entry of the prefix cache, or an empty one.
     fn resume(&mut self, key: Option<Key>) -> Result<SeqState, StepError> {
-        let (Some(prefix), Some(key)) = (&mut self.prefix, key) else { return self.runner.open() };
+        let Some(key) = key else { return self.runner.open() };
         let bytes = self.runner.page_bytes();
         // Room for the copy of its last page. What was just wanted is worth the most, and goes last.
-        prefix.hit(&key, bytes);
-        while self.runner.pages.free() == 0 && prefix.evict(&mut self.runner) {
-            self.stats.cache.evicted += 1;
-        }
-        match prefix.hit(&key, bytes) {
+        self.prefix.as_mut().and_then(|p| p.hit(&key, bytes));
+        self.free_pages(1);
+        match self.prefix.as_mut().and_then(|p| p.hit(&key, bytes)) {
             Some(kept) => self.runner.resume(kept),
             None => self.runner.open(),
         }
@@ -325,26 +351,21 @@ impl<D: Device> Worker<D> {
 
     /// Ends the running sequences that have an end, one entry of `ends` for each.
     pub fn retire(&mut self, ends: Vec<Option<Result<Finish, EngineError>>>) {
-        let running = std::mem::take(&mut self.running);
-        for (mut sequence, end) in running.into_iter().zip(ends) {
+        let mut ended = Vec::new();
+        for (mut sequence, end) in std::mem::take(&mut self.running).into_iter().zip(ends) {
             let Some(result) = end else {
                 self.running.push(sequence);
                 continue;
             };
-            match &result {
-                Ok(Finish::Cancelled) => self.stats.cancelled += 1,
-                Ok(_) => self.stats.finished += 1,
-                Err(_) => self.stats.failed += 1,
-            }
             if result.is_ok() {
                 self.keep_at_end(&mut sequence);
             }
-            // States first: whoever hears the last event may count on free room.
             if let Some(state) = sequence.state.take() {
                 self.runner.close(state);
             }
-            sequence.finish(result);
+            ended.push((sequence, result));
         }
+        self.finish(ended);
     }
 
     // --- what is kept -------------------------------------------------------------------------------------------
@@ -379,7 +400,7 @@ impl<D: Device> Worker<D> {
 
     /// Makes what came from disk an entry in memory; false when there is no room for it.
     fn adopt(&mut self, key: Key, len: usize, restored: Restored) -> bool {
-        if !self.free_pages(restored.pages.len()) {
+        if !self.could_hold(restored.pages.len(), None) || !self.free_pages(restored.pages.len()) {
             return false;
         }
         let Ok(kept) = self.runner.adopt(len, &restored.pages, restored.state) else { return false };
@@ -411,6 +432,29 @@ impl<D: Device> Worker<D> {
             if fits || !self.evict() {
                 return;
             }
+        }
+    }
+
+    /// Pages that may be held when no states are kept.
+    fn most_pages(&self) -> usize {
+        ((self.budget.limit() / self.runner.page_bytes().max(1) as u64) as usize).min(self.runner.pages.total())
+    }
+
+    /// Whether a sequence of so many pages, the first of them those of the entry `key`, fits beside the running ones once
+    /// all else is evicted. Asked first, so that nothing is evicted in vain.
+    fn could_hold(&self, pages: usize, key: Option<Key>) -> bool {
+        let states = self.running.iter().filter_map(|s| s.state.as_ref());
+        let held: HashSet<u32> = states.flat_map(|s| s.pages()).copied().collect();
+        let kept = key.and_then(|key| self.prefix.as_ref()?.get(&key));
+        let shared = kept.map_or(0, |k| k.pages()[..k.len / PAGE].iter().filter(|p| held.contains(p)).count());
+        held.len() + pages - shared <= self.most_pages()
+    }
+
+    /// Gives memory back that is beyond the limit.
+    fn release(&mut self) {
+        let pages = &self.runner.pages;
+        if pages.touched() > pages.limit().max(pages.held()) {
+            self.runner.release_idle();
         }
     }
 
@@ -469,6 +513,10 @@ impl<D: Device> Worker<D> {
             if self.runner.take_pages(self.running[i].state_mut(), tokens).is_ok() {
                 return true;
             }
+            if rows[i] > 1 && self.running[i].is_decoding() {
+                rows[i] = 1; // drafts are no reason to take room from others
+                continue;
+            }
             if self.evict() {
                 self.fit();
                 continue;
@@ -491,7 +539,7 @@ impl<D: Device> Worker<D> {
         sequence.drafts.tokens.clear();
         self.stats.preempted += 1;
         self.shared.queued.fetch_add(1, Ordering::Relaxed);
-        self.waiting.insert(0, sequence);
+        self.waiting.insert(0, Box::new(sequence));
     }
 }
 
