@@ -19,8 +19,7 @@ fn main() -> Result<()> {
 
 /// Answers line by line; the conversation lies in `file`, and what was computed of it in a folder beside it.
 pub fn talk(model: &Path, file: &Path, stop: &AtomicBool, lines: impl BufRead, out: &mut impl Write) -> Result<()> {
-    let states = disk_options(file.with_extension("states"), 1 << 30);
-    let options = Options { disk: Some(states), ..Options::default() };
+    let options = Options { disk: Some(disk_options(file.with_extension("states"), 1 << 30)), ..Options::default() };
     let session = Session::open(&ModelSource::Path(model.into()), &options, &mut |_, _| {})?;
     let saved = file.try_exists()?.then(|| std::fs::read(file)).transpose()?;
     let mut chat: Conversation = saved.map_or(Ok(Conversation::default()), |json| serde_json::from_slice(&json))?;

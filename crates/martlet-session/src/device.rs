@@ -9,18 +9,22 @@ use std::str::FromStr;
 
 /// What computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DeviceKind {
     /// The best that this machine has.
     #[default]
     Auto,
     /// Plain loops in f32 on one thread: slow, and the definition of what is right.
     Reference,
+    /// The processor, with the fastest instructions that it has.
     Cpu,
 }
 
 impl DeviceKind {
+    /// The names of all kinds.
     pub const NAMES: [&str; 3] = ["auto", "reference", "cpu"];
 
+    /// Its name, as it is read and printed.
     pub fn as_str(self) -> &'static str {
         match self {
             DeviceKind::Auto => "auto",
@@ -35,6 +39,11 @@ impl DeviceKind {
             DeviceKind::Reference => KvScheme::F32,
             DeviceKind::Auto | DeviceKind::Cpu => KvScheme::F16,
         }
+    }
+
+    /// Whether room for keys and values is taken as a whole at the start, not as it is used.
+    pub(crate) fn takes_all_room(self) -> bool {
+        self == DeviceKind::Reference
     }
 }
 

@@ -9,9 +9,11 @@ use martlet_weights::{Checkpoint, Layout};
 
 /// Acceptance under each input convention and each reading of the head's norms.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DraftCheck {
     /// Whether the head's norms were read as value - 1.
     pub norm_shift: bool,
+    /// Drafts that were right, under one convention of the head's input.
     pub report: MtpReport,
 }
 

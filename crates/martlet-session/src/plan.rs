@@ -82,7 +82,14 @@ fn plan<D: Device>(
         MixerSpec::GatedDelta(g) => d.delta_slot_bytes(g) as u64,
     };
     let state = spec.cached_layers(drafts).map(|l| slot(l.mixer)).sum();
-    Ok(Plan::new(spec, drafts, weights, state, memory, &engine_options(options))?)
+    let mut plan = Plan::new(spec, drafts, weights, state, memory, &engine_options(options))?;
+    if options.memory.is_none() && options.device.takes_all_room() {
+        // Nobody asked for so much: enough for the sequences, and as much for what is kept.
+        let each = plan.kv_bytes(plan.context).saturating_mul(2).saturating_add(8 * state);
+        plan.pool = plan.pool.map(|pool| pool.min(each.saturating_mul(plan.sequences as u64)));
+        plan.memory = plan.pool.map(|pool| plan.fixed() + pool);
+    }
+    Ok(plan)
 }
 
 /// What is taken of the memory that is free; the rest of the machine goes on working.

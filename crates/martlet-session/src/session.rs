@@ -18,6 +18,7 @@ use std::sync::Arc;
 /// How a model is opened. Fields will be added: begin with `..Options::default()`.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// What computes.
     pub device: DeviceKind,
     /// Bytes of memory for everything: weights, buffers, states, keys, values, caches. `None`: what the weights need, and
     /// seven eighths of what is free beside them.
@@ -137,6 +138,7 @@ impl Session {
         &self.name
     }
 
+    /// What the model's config says.
     pub fn spec(&self) -> &ModelSpec {
         self.engine.spec()
     }

@@ -20,6 +20,7 @@ pub enum ModelSource {
 /// A checkpoint inside the program.
 #[derive(Clone, Copy, Debug)]
 pub struct EmbeddedModel {
+    /// Its name as people see it.
     pub name: &'static str,
     /// (name, bytes) of all files.
     pub files: &'static [(&'static str, &'static [u8])],

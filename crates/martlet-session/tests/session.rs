@@ -36,7 +36,8 @@ fn answer(prompt: &Prompt, options: &TurnOptions) -> Answer {
 
 #[test]
 fn a_conversation_gives_reasoning_then_text_then_the_outcome() {
-    let turn = session().start(&ask("Write in upper case: vevivo", true), &greedy()).unwrap();
+    // A prompt of its own: nothing of it comes from the prefix cache.
+    let turn = session().start(&ask("Write in upper case: tamilo", true), &greedy()).unwrap();
     let events: Vec<Event> = turn.map(Result::unwrap).collect();
     let kinds: String = events
         .iter()
@@ -53,7 +54,7 @@ fn a_conversation_gives_reasoning_then_text_then_the_outcome() {
     assert_eq!(once, "prtf", "{kinds}");
     let mut whole = Answer::default();
     events.into_iter().for_each(|e| whole.add(e));
-    assert_eq!((whole.reasoning.as_str(), whole.text.as_str()), ("Every letter becomes a capital.", "VEVIVO"));
+    assert_eq!((whole.reasoning.as_str(), whole.text.as_str()), ("Every letter becomes a capital.", "TAMILO"));
     let outcome = whole.outcome.unwrap();
     assert_eq!(outcome.reason, FinishReason::EndToken(4098));
     assert!(outcome.usage.reasoning_tokens > 0 && outcome.usage.reasoning_tokens < outcome.usage.generated_tokens);
@@ -156,6 +157,15 @@ fn the_memory_is_planned_before_anything_is_loaded() {
     assert!(error.to_string().contains("of weights") && error.to_string().contains("8.0 MiB may be used"), "{error}");
     let planned = source("models/fledgling").plan(&small).unwrap_err();
     assert_eq!(planned.to_string(), error.to_string());
+}
+
+#[test]
+fn the_reference_device_takes_no_more_than_it_needs() {
+    let options = Options { device: DeviceKind::Reference, context: Some(512), ..Options::default() };
+    let plan = source("models/fledgling").plan(&options).unwrap();
+    let pool = plan.pool.unwrap();
+    assert!(pool >= plan.kv_bytes(512) && pool <= 2 * plan.kv_bytes(512) + 8 * plan.state, "{plan:?}");
+    assert_eq!(plan.memory, Some(plan.fixed() + pool));
 }
 
 #[test]

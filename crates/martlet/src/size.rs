@@ -10,25 +10,34 @@ pub fn count(n: u64) -> String {
     scaled(n, 1000.0, &["", "K", "M", "G", "T"])
 }
 
-/// Reads bytes such as 12GiB, 8G, 800MiB or 1.5 GB: K, M, G and T are powers of 1024, with or without iB; KB, MB, GB
-/// and TB are powers of 1000.
+/// Units of [`parse`], in lower case.
+const UNITS: [(&str, u64); 13] = [
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kib", 1 << 10),
+    ("kb", 1_000),
+    ("m", 1 << 20),
+    ("mib", 1 << 20),
+    ("mb", 1_000_000),
+    ("g", 1 << 30),
+    ("gib", 1 << 30),
+    ("gb", 1_000_000_000),
+    ("t", 1 << 40),
+    ("tib", 1 << 40),
+    ("tb", 1_000_000_000_000),
+];
+
+/// Reads bytes such as 12GiB, 8G, 800MiB or 1.5 GB. Only 0 needs no unit: a bare number is most often a mistake.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..split], text[split..].trim().to_ascii_lowercase());
     let number: f64 = number.parse().map_err(|_| "a size is expected, such as 12GiB or 800MiB".to_string())?;
-    let factor = match unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit) {
-        "" if unit.is_empty() && number != 0.0 => {
-            return Err(format!("the unit is missing: {number}GiB? {number}MiB?"));
-        }
-        power => {
-            let power = ["", "k", "m", "g", "t"].iter().position(|p| *p == power);
-            let power = power.ok_or_else(|| format!("\"{unit}\" is no unit; known are B, KiB, MiB, GiB and TiB"))?;
-            let decimal = power > 0 && unit.ends_with('b') && !unit.ends_with("ib");
-            (if decimal { 1000.0_f64 } else { 1024.0 }).powi(power as i32)
-        }
-    };
-    let bytes = number * factor;
+    if unit.is_empty() {
+        return if number == 0.0 { Ok(0) } else { Err(format!("the unit is missing: {number}GiB? {number}MiB?")) };
+    }
+    let known = UNITS.iter().find(|(name, _)| *name == unit);
+    let (_, factor) = known.ok_or_else(|| format!("\"{unit}\" is no unit; known are B, KiB, MiB, GiB and TiB"))?;
+    let bytes = number * *factor as f64;
     if bytes >= u64::MAX as f64 { Err("it is too large".to_string()) } else { Ok(bytes as u64) }
 }
 
