@@ -378,3 +378,20 @@ impl Sequence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn background_requests_age_and_interactive_ones_need_not() {
+        let rank = |priority, waited| {
+            let request = Request { prompt: vec![1], priority, ..Request::default() };
+            let params = request.sampling.resolve().unwrap();
+            let s = Sequence::new(request, params, 8, std::sync::mpsc::channel().0, Arc::default());
+            s.rank(s.clock.admitted + Duration::from_secs(waited))
+        };
+        assert_eq!([0, 29, 30, 999].map(|s| rank(Priority::Background, s)), [1, 1, 0, 0]);
+        assert_eq!([0, 999].map(|s| rank(Priority::Interactive, s)), [0, 0]);
+    }
+}
