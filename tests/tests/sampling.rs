@@ -3,16 +3,19 @@
 //! For every setting thousands of answers to one prompt, each with a seed of its own, are held against exact probabilities:
 //! the model's logits behind every possible beginning, filtered and penalised here in f64 by the formulas of
 //! `martlet_device::sampling`'s head, apart from its code. Seeds are fixed, so that a run gives what the last one gave.
-//! The chi-square statistics are bounded where a right sampler stays with a probability of 1 - 4e-6 each (4.5 standard
-//! deviations of the Wilson-Hilferty approximation): 1e-4 for all of them together.
+//! The 45 chi-square statistics are bounded where a right sampler stays with a probability of 1 - 3.4e-6 each (4.5 standard
+//! deviations of the Wilson-Hilferty approximation): 1.5e-4 for all of them together.
 
 use martlet_cpu::{Cpu, CpuOptions};
 use martlet_device::KvScheme;
-use martlet_engine::{DrafterChoice, EngineOptions, Request, Runner, Sampling, SeqInput};
+use martlet_engine::{
+    Accept, Constraint, DrafterChoice, Engine, EngineOptions, Request, Rule, Runner, Sampling, SeqInput,
+};
 use martlet_tests::engines::{outcome, plain, start};
 use martlet_tests::{random, runner};
 use martlet_weights::Checkpoint;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 const VOCABULARY: usize = 24;
 const PROMPT: [u32; 5] = [3, 9, 3, 1, 9];
@@ -42,6 +45,9 @@ impl Exact {
     fn next(&self, answer: &[u32], s: &Setting) -> Vec<f64> {
         let mut weights: Vec<f64> = self.logits[answer].iter().map(|x| f64::from(*x)).collect();
         s.bias.iter().for_each(|(token, addend)| weights[*token as usize] += f64::from(*addend));
+        if s.ruled {
+            (0..VOCABULARY).filter(|t| !allows(answer, *t as u32)).for_each(|t| weights[t] = f64::NEG_INFINITY);
+        }
         for (token, weight) in weights.iter_mut().enumerate() {
             let times = |tokens: &[u32]| tokens.iter().filter(|t| **t as usize == token).count();
             let answered = times(answer);
@@ -95,10 +101,42 @@ fn behind(runner: &mut Runner<Cpu>, answer: &[u32]) -> Vec<f32> {
 struct Setting {
     sampling: Sampling,
     bias: Vec<(u32, f32)>,
+    /// The answer follows [`Halves`].
+    ruled: bool,
+}
+
+/// About half of all tokens, which ones depends on the token before.
+fn allows(answer: &[u32], token: u32) -> bool {
+    (token * 7 + answer.last().map_or(1, |t| t * 5)) % 13 < 7
+}
+
+#[derive(Clone, Debug, Default)]
+struct Halves(Vec<u32>);
+
+impl Rule for Halves {
+    fn start(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+impl Constraint for Halves {
+    fn mask(&mut self) -> Option<Vec<u32>> {
+        let allowed = (0..VOCABULARY as u32).filter(|t| allows(&self.0, *t));
+        Some(vec![allowed.fold(0, |mask, t| mask | 1 << t)])
+    }
+
+    fn advance(&mut self, token: u32) {
+        assert!(allows(&self.0, token), "{token} after {:?}", self.0);
+        self.0.push(token);
+    }
+
+    fn rollback(&mut self, tokens: usize) {
+        self.0.truncate(self.0.len() - tokens);
+    }
 }
 
 fn settings() -> Vec<Setting> {
-    let of = |sampling| Setting { sampling, bias: Vec::new() };
+    let of = |sampling| Setting { sampling, ..Setting::default() };
     let hot = Sampling { temperature: Some(1.4), ..Sampling::default() };
     vec![
         of(Sampling::default()),
@@ -109,7 +147,12 @@ fn settings() -> Vec<Setting> {
         of(Sampling { repetition_penalty: Some(1.6), ..hot.clone() }),
         of(Sampling { presence_penalty: Some(0.9), ..hot.clone() }),
         of(Sampling { frequency_penalty: Some(1.1), ..hot.clone() }),
-        Setting { sampling: hot.clone(), bias: vec![(3, 1.5), (7, f32::NEG_INFINITY), (11, -1.0)] },
+        Setting {
+            sampling: hot.clone(),
+            bias: vec![(3, 1.5), (7, f32::NEG_INFINITY), (11, -1.0)],
+            ..Setting::default()
+        },
+        Setting { sampling: hot.clone(), ruled: true, ..Setting::default() },
         Setting {
             sampling: Sampling {
                 top_k: Some(12),
@@ -121,6 +164,7 @@ fn settings() -> Vec<Setting> {
                 ..hot
             },
             bias: vec![(5, 1.0)],
+            ..Setting::default()
         },
     ]
 }
@@ -141,39 +185,53 @@ fn bound(freedom: f64) -> f64 {
     freedom * (1.0 - spread + DEVIATIONS * spread.sqrt()).powi(3)
 }
 
-#[test]
-fn many_seeds_give_the_exact_distribution_of_each_setting() {
-    let checkpoint = random::checkpoint(&random::tiny_config(), 31);
-    let exact = Exact::of(&checkpoint);
+fn engine(checkpoint: &Checkpoint, accept: Accept) -> Engine {
     let options = EngineOptions {
         sequences: 16,
         queue: ANSWERS,
         drafter: DrafterChoice::Mtp,
         draft_depth: Some(2),
+        accept,
         pool_bytes: None,
         context: Some(64),
         ..plain()
     };
-    let engine = start(&checkpoint, 1, options);
-    for (i, setting) in settings().iter().enumerate() {
-        let before = engine.stats().mtp;
-        let handles: Vec<_> = (0..ANSWERS as u64)
-            .map(|seed| {
-                let request = Request {
-                    prompt: PROMPT.to_vec(),
-                    sampling: Sampling { seed: Some(seed * 100 + i as u64), ..setting.sampling.clone() },
-                    max_tokens: Some(TOKENS),
-                    logit_bias: setting.bias.clone(),
-                    ..Request::default()
-                };
-                engine.submit(request).unwrap()
-            })
-            .collect();
-        let answers: Vec<Vec<u32>> = handles.iter().map(|h| outcome(h).0.tokens).collect();
-        let after = engine.stats().mtp;
-        let (drafted, accepted) = (after.drafted - before.drafted, after.accepted - before.accepted);
-        assert!(accepted > ANSWERS as u64 / 20 && drafted > accepted, "setting {i}: {accepted} of {drafted} drafts");
-        check(i, setting, &exact, &answers);
+    start(checkpoint, 1, options)
+}
+
+/// Draws with setting `i` and looks at what came.
+fn draw(i: usize, setting: &Setting, exact: &Exact, engine: &Engine) {
+    let before = engine.stats().mtp;
+    let request = |seed| Request {
+        prompt: PROMPT.to_vec(),
+        sampling: Sampling { seed: Some(seed * 100 + i as u64), ..setting.sampling.clone() },
+        max_tokens: Some(TOKENS),
+        logit_bias: setting.bias.clone(),
+        constraint: setting.ruled.then(|| Arc::new(Halves::default()) as Arc<dyn Rule>),
+        ..Request::default()
+    };
+    let handles: Vec<_> = (0..ANSWERS as u64).map(|seed| engine.submit(request(seed)).unwrap()).collect();
+    let answers: Vec<Vec<u32>> = handles.iter().map(|h| outcome(h).0.tokens).collect();
+    let after = engine.stats().mtp;
+    let (drafted, accepted) = (after.drafted - before.drafted, after.accepted - before.accepted);
+    assert!(accepted > ANSWERS as u64 / 20 && drafted > accepted, "setting {i}: {accepted} of {drafted} drafts");
+    check(i, setting, exact, &answers);
+}
+
+#[test]
+fn many_seeds_give_the_exact_distribution_of_each_setting() {
+    let checkpoint = random::checkpoint(&random::tiny_config(), 31);
+    let (exact, engine) = (Exact::of(&checkpoint), engine(&checkpoint, Accept::Same));
+    settings().iter().enumerate().for_each(|(i, setting)| draw(i, setting, &exact, &engine));
+}
+
+#[test]
+fn rejection_sampling_gives_the_exact_distribution_too() {
+    let checkpoint = random::checkpoint(&random::tiny_config(), 31);
+    let (exact, engine) = (Exact::of(&checkpoint), engine(&checkpoint, Accept::Rejection));
+    let some = |i: &usize| [0, 5, 9, 10].contains(i) || settings()[*i].ruled;
+    for i in (0..settings().len()).filter(some) {
+        draw(i, &settings()[i], &exact, &engine);
     }
 }
 

@@ -199,7 +199,7 @@ impl Sequence {
     pub fn prepare(&mut self, rows: usize) -> (usize, bool) {
         self.clock.started.get_or_insert_with(Instant::now);
         if !self.is_decoding() {
-            self.drafts.tokens.clear();
+            self.drafts = Drafts::default();
             return (rows, self.computed() + rows == self.tokens.len());
         }
         self.drafts.tokens.truncate(rows - 1);
@@ -272,9 +272,10 @@ impl Sequence {
         self.drafts.tokens.push(token);
     }
 
-    /// Whether its drafts are accepted by rejection sampling.
+    /// Whether its drafts are accepted by rejection sampling. Not under a constraint: forbidden drafts are dropped unseen, so
+    /// that those left were not drawn from the head's distribution.
     pub fn rejects(&self) -> bool {
-        self.accept == Accept::Rejection && self.params.temperature > 0.0
+        self.accept == Accept::Rejection && self.params.temperature > 0.0 && self.constraint.is_none()
     }
 
     /// The tokens at the places of [`Sequence::checked`] by rejection sampling; `logits` [places, vocabulary].

@@ -2,7 +2,7 @@
 
 use crate::disk::{DiskCache, Key, Restored, Segment};
 use crate::draft::policy::{Acceptance, Costs};
-use crate::draft::{Drafter, DrafterChoice, Mtp};
+use crate::draft::{Drafter, DrafterChoice, Drafts, Mtp};
 use crate::engine::EngineOptions;
 use crate::events::{EngineError, Finish};
 use crate::memory::{self, Budget};
@@ -492,6 +492,8 @@ impl<D: Device> Worker<D> {
         while i < self.running.len() {
             if rows[i] > 0 && !self.take_pages_of(i, rows) {
                 rows[i] = 0;
+                // Those it would check later come on top of what others draft meanwhile: more than a step has room for.
+                self.running[i].drafts = Drafts::default();
                 if i == 0 {
                     let sequence = &self.running[0];
                     let room = self.runner.pages.limit() * PAGE;
@@ -536,7 +538,7 @@ impl<D: Device> Worker<D> {
         if let Some(state) = sequence.state.take() {
             self.runner.close(state);
         }
-        sequence.drafts.tokens.clear();
+        sequence.drafts = Drafts::default();
         self.stats.preempted += 1;
         self.shared.queued.fetch_add(1, Ordering::Relaxed);
         self.waiting.insert(0, Box::new(sequence));

@@ -67,7 +67,7 @@ pub enum Accept {
     #[default]
     Same,
     /// By rejection sampling: a few more drafts are accepted, from the same distribution, but the text of a seed depends on
-    /// what was drafted.
+    /// what was drafted. Answers under a constraint accept as [`Accept::Same`].
     Rejection,
 }
 
