@@ -50,6 +50,7 @@ pub(crate) struct Worker<D: Device> {
     inbox: Receiver<Command>,
     shared: Shared,
     /// Admitted, not yet begun; in order of arrival.
+    #[expect(clippy::vec_box, reason = "they are moved about, and are large")]
     waiting: Vec<Box<Sequence>>,
     /// In the order in which they were begun.
     pub running: Vec<Sequence>,
