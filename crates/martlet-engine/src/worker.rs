@@ -323,7 +323,16 @@ impl<D: Device> Worker<D> {
         self.prefix.as_mut().and_then(|p| p.hit(&key, bytes));
         self.free_pages(1);
         match self.prefix.as_mut().and_then(|p| p.hit(&key, bytes)) {
-            Some(kept) => self.runner.resume(kept),
+            Some(kept) => match self.runner.resume(kept) {
+                Err(StepError::Model(_)) => {
+                    // The device does not take this state, whatever it is: it is no state of this prefix.
+                    if let Some(prefix) = &mut self.prefix {
+                        prefix.remove(&key, &mut self.runner);
+                    }
+                    self.runner.open()
+                }
+                resumed => resumed,
+            },
             None => self.runner.open(),
         }
     }

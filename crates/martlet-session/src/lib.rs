@@ -43,6 +43,6 @@ pub use turn::Turn;
 pub use martlet_device::{KvScheme, PAGE};
 pub use martlet_engine::disk;
 pub use martlet_engine::{
-    CacheStats, DraftStats, DrafterChoice, EngineError, MtpReport, ParamError, Plan, Priority, Refused, Sampling,
-    Stats, Timings,
+    Accept, CacheStats, DraftStats, DrafterChoice, EngineError, MtpReport, ParamError, Plan, Priority, Refused,
+    Sampling, Stats, Timings,
 };

@@ -10,7 +10,7 @@ use martlet_chat::{
 };
 use martlet_device::{Device, KvScheme};
 use martlet_engine::disk::DiskOptions;
-use martlet_engine::{DrafterChoice, Engine, EngineOptions, Plan, Request, Stats};
+use martlet_engine::{Accept, DrafterChoice, Engine, EngineOptions, Plan, Request, Stats};
 use martlet_model::{Model, ModelSpec};
 use martlet_weights::Checkpoint;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub struct Options {
     pub disk: Option<DiskOptions>,
     /// Who guesses the next tokens. It never changes a text.
     pub drafter: DrafterChoice,
+    /// When a draft of a sampled answer is right. Anything but the default lets texts depend on drafts.
+    pub accept: Accept,
     /// Always so many guesses; `None`: as many as pay, as measured.
     pub draft_depth: Option<usize>,
 }
@@ -60,6 +62,7 @@ impl Default for Options {
             prefix_cache: true,
             disk: None,
             drafter: DrafterChoice::Auto,
+            accept: Accept::Same,
             draft_depth: None,
         }
     }
@@ -76,6 +79,7 @@ pub(crate) fn engine_options(options: &Options) -> EngineOptions {
         prefix_cache: options.prefix_cache,
         disk: options.disk.clone(),
         drafter: options.drafter,
+        accept: options.accept,
         draft_depth: options.draft_depth,
         ..EngineOptions::default()
     }

@@ -41,6 +41,7 @@ impl App {
             prefix_cache: settings.prefix_cache,
             disk,
             drafter: settings.drafter,
+            accept: settings.accept,
             ..Options::default()
         })
     }

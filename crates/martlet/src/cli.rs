@@ -75,6 +75,10 @@ pub struct GlobalArgs {
     /// Who guesses next tokens; it never changes a text [default: auto, whatever pays]
     #[arg(long, global = true, value_parser = DrafterChoice::ALL.map(DrafterChoice::as_str))]
     pub drafter: Option<String>,
+    /// When a draft of a sampled answer is right: if plain sampling gives it too, or (more are right, but texts depend on
+    /// drafts) by rejection sampling
+    #[arg(long, global = true, value_parser = ["same", "rejection"])]
+    pub accept: Option<String>,
     /// Keep states, so that a prompt that begins like an earlier one is computed from where it differs [default: true]
     #[arg(long, global = true, value_name = "BOOL", value_parser = ["true", "false"])]
     pub prefix_cache: Option<String>,
@@ -169,8 +173,20 @@ impl Cli {
     /// The flags that are settings too.
     pub fn flags(&self) -> Vec<Flag> {
         let mut flags = Vec::new();
-        let GlobalArgs { model, device, threads, context, memory, kv, drafter, prefix_cache, disk_cache, color, quiet } =
-            &self.global;
+        let GlobalArgs {
+            model,
+            device,
+            threads,
+            context,
+            memory,
+            kv,
+            drafter,
+            accept,
+            prefix_cache,
+            disk_cache,
+            color,
+            quiet,
+        } = &self.global;
         let named = [
             ("model", model),
             ("device", device),
@@ -179,6 +195,7 @@ impl Cli {
             ("memory", memory),
             ("kv", kv),
             ("drafter", drafter),
+            ("accept", accept),
             ("prefix_cache", prefix_cache),
             ("disk_cache", disk_cache),
             ("color", color),

@@ -2,7 +2,7 @@
 
 use crate::size;
 use crate::terminal::ColorChoice;
-use martlet_session::{DeviceKind, DrafterChoice, KvScheme, Sampling};
+use martlet_session::{Accept, DeviceKind, DrafterChoice, KvScheme, Sampling};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 24] = [
+pub const SETTINGS: [(&str, &str, &str); 25] = [
     ("model", "fledgling", "checkpoint folder, .safetensors or .gguf file, or fledgling (built in)"),
     ("device", "auto", "auto, reference or cpu"),
     ("threads", "one for each physical core", "threads that compute"),
@@ -18,6 +18,7 @@ pub const SETTINGS: [(&str, &str, &str); 24] = [
     ("prefill_chunk", "256", "most prompt tokens computed in one step; never changes a result"),
     ("memory", "most of what is free", "bytes for weights, keys, values and caches together, such as 12GiB"),
     ("kv", "f16 (f32 on the reference device)", "how keys and values are kept: f16, f32, or q8 (half of f16)"),
+    ("accept", "same", "same: drafts never change a text; rejection: more drafts are right, and texts depend on them"),
     ("drafter", "auto", "who guesses next tokens, which never changes a text: auto, none, mtp or suffix"),
     (
         "prefix_cache",
@@ -56,6 +57,7 @@ pub struct Settings {
     pub prefill_chunk: usize,
     pub memory: Option<u64>,
     pub kv: Option<KvScheme>,
+    pub accept: Accept,
     pub drafter: DrafterChoice,
     pub prefix_cache: bool,
     /// Bytes of the prefix cache on disk; 0: there is none.
@@ -195,6 +197,7 @@ impl Settings {
             prefill_chunk: r.pick("prefill_chunk", count)?.unwrap_or(256),
             memory: r.pick("memory", size::parse)?,
             kv: r.pick("kv", kv)?,
+            accept: r.pick("accept", Accept::from_str)?.unwrap_or_default(),
             drafter: r.pick("drafter", DrafterChoice::from_str)?.unwrap_or_default(),
             prefix_cache: r.pick("prefix_cache", flag)?.unwrap_or(true),
             disk_cache: r.pick("disk_cache", size_or_off)?.unwrap_or(0),
@@ -371,6 +374,7 @@ mod tests {
         let error = |key, value| resolve(&[(key, value)], &[], "").unwrap_err().to_string();
         assert_eq!(error("memory", "12"), "memory = \"12\" (from flag): the unit is missing: 12GiB? 12MiB?");
         assert!(error("kv", "q4").contains("f16, f32 or q8"));
+        assert!(error("accept", "all").contains("same, rejection"));
         assert!(error("drafter", "oracle").contains("auto, none, mtp, suffix"));
     }
 
