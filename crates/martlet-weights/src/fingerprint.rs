@@ -64,7 +64,9 @@ mod tests {
         let mut values = vec![0.25; len];
         values[len / 2] = value;
         let norm = Tensor::floats("model.norm.weight", Float::F32, &[len], &values);
-        std::fs::write(dir.path().join("model.safetensors"), to_bytes("pt", &[norm])).unwrap();
+        // The layout is told by a convolution.
+        let conv = Tensor::floats("model.layers.0.linear_attn.conv1d.weight", Float::F32, &[2, 1, 4], &[0.5; 8]);
+        std::fs::write(dir.path().join("model.safetensors"), to_bytes("pt", &[norm, conv])).unwrap();
         std::fs::write(dir.path().join("config.json"), config).unwrap();
         dir
     }
