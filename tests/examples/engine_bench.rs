@@ -1,4 +1,5 @@
-//! What batches, cached prefixes and drafts bring. Each figure is a median of interleaved runs.
+//! What batches, cached prefixes and drafts bring. Each figure is a median of runs,
+//! interleaved except under `forced`: two models may not fit into memory.
 //!
 //!     cargo run --release -p martlet-tests --example engine_bench -- MODEL WHAT [NUMBER..]
 //!

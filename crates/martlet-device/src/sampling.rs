@@ -161,7 +161,8 @@ fn penalise(logit: f32, answered: u32, p: &SampleParams) -> f32 {
     logit - (p.presence_penalty + p.frequency_penalty * answered as f32)
 }
 
-fn allows(mask: &[u32], token: usize) -> bool {
+/// Whether a mask of allowed tokens (see [`SampleRow::mask`]) has this one.
+pub fn allows(mask: &[u32], token: usize) -> bool {
     mask.get(token / 32).is_some_and(|bits| bits >> (token % 32) & 1 != 0)
 }
 

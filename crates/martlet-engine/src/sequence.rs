@@ -26,6 +26,8 @@ pub(crate) struct Sequence {
     pub state: Option<SeqState>,
     seen: Seen,
     constraint: Option<Box<dyn Constraint>>,
+    /// What the constraint allows at each place that the step checks; empty without one.
+    masks: Vec<Option<Vec<u32>>>,
     /// To be checked in the next step.
     pub drafts: Drafts,
     pub suffix: Suffix,
@@ -75,7 +77,7 @@ struct Clock {
 }
 
 /// How often each token occurred, for penalties.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Seen {
     /// (token, times in the prompt, times in the answer)
     counts: Vec<(u32, u32, u32)>,
@@ -91,13 +93,24 @@ impl Seen {
         let (_, prompt, answer) = &mut self.counts[at];
         *(if in_prompt { prompt } else { answer }) += 1;
     }
+
+    /// Counts a token of the answer in `counts`, which are these with more tokens behind them.
+    fn add_to(&self, counts: &mut Vec<(u32, u32, u32)>, token: u32) {
+        let new = self.counts.len();
+        let at = self.place.get(&token).copied();
+        let at = at.or_else(|| counts[new..].iter().position(|c| c.0 == token).map(|i| new + i));
+        match at {
+            Some(at) => counts[at].2 += 1,
+            None => counts.push((token, 0, 1)),
+        }
+    }
 }
 
 /// What the sampler has to know for one place that is checked.
 pub(crate) struct Checked {
     position: u64,
-    /// `None`: as the sequence has seen so far.
-    seen: Option<Seen>,
+    /// Counts as [`Seen`] has them; `None`: as the sequence has seen so far.
+    seen: Option<Vec<(u32, u32, u32)>>,
     mask: Option<Vec<u32>>,
 }
 
@@ -135,6 +148,7 @@ impl Sequence {
             state: None,
             seen,
             constraint: request.constraint.as_ref().map(|c| c.start()),
+            masks: Vec::new(),
             drafts: Drafts::default(),
             suffix: Suffix::default(),
             accept: Accept::Same,
@@ -198,24 +212,30 @@ impl Sequence {
     /// rows, and whether the last known token is among them.
     pub fn prepare(&mut self, rows: usize) -> (usize, bool) {
         self.clock.started.get_or_insert_with(Instant::now);
-        if !self.is_decoding() {
+        if self.is_decoding() {
+            self.drafts.tokens.truncate(rows - 1);
+        } else {
             self.drafts = Drafts::default();
-            return (rows, self.computed() + rows == self.tokens.len());
         }
-        self.drafts.tokens.truncate(rows - 1);
-        self.drop_forbidden();
-        (1 + self.drafts.tokens.len(), true)
+        let last = self.is_decoding() || self.computed() + rows == self.tokens.len();
+        if last {
+            self.drop_forbidden();
+        }
+        (if self.is_decoding() { 1 + self.drafts.tokens.len() } else { rows }, last)
     }
 
-    /// Cuts the drafts before the first that the constraint forbids.
+    /// Cuts the drafts before the first that the constraint forbids, and notes what it allows at each place that is left.
     fn drop_forbidden(&mut self) {
+        self.masks.clear();
         let (Some(constraint), drafts) = (&mut self.constraint, &mut self.drafts.tokens) else { return };
-        let allows = |mask: &Option<Vec<u32>>, t: u32| {
-            mask.as_ref().is_none_or(|m| m.get(t as usize / 32).is_some_and(|bits| bits >> (t % 32) & 1 != 0))
-        };
         let mut right = 0;
-        while right < drafts.len() && allows(&constraint.mask(), drafts[right]) {
-            constraint.advance(drafts[right]);
+        loop {
+            let mask = constraint.mask();
+            let allows = |t: u32| mask.as_ref().is_none_or(|m| sampling::allows(m, t as usize));
+            let next = drafts.get(right).copied().filter(|t| allows(*t));
+            self.masks.push(mask);
+            let Some(draft) = next else { break };
+            constraint.advance(draft);
             right += 1;
         }
         constraint.rollback(right);
@@ -229,18 +249,17 @@ impl Sequence {
 
     /// What the sampler needs to check the drafts: for the token after the known ones, and after each draft.
     pub fn checked(&mut self) -> Vec<Checked> {
-        let drafts = self.drafts.tokens.as_slice();
-        let mut seen = (self.params.is_penalised() && !drafts.is_empty()).then(|| self.seen.clone());
-        let mut rows = Vec::with_capacity(1 + drafts.len());
-        for i in 0..=drafts.len() {
-            let mask = self.constraint.as_mut().and_then(|c| c.mask());
-            rows.push(Checked { position: (self.tokens.len() + i) as u64, seen: seen.clone(), mask });
-            if let Some(draft) = drafts.get(i) {
-                seen.iter_mut().for_each(|s| s.add(*draft, false));
-                self.constraint.iter_mut().for_each(|c| c.advance(*draft));
+        let mut masks = std::mem::take(&mut self.masks).into_iter();
+        let mut rows = Vec::with_capacity(1 + self.drafts.tokens.len());
+        let mut seen = None;
+        for i in 0..=self.drafts.tokens.len() {
+            if i > 0 && self.params.is_penalised() {
+                let counts = seen.get_or_insert_with(|| self.seen.counts.clone());
+                self.seen.add_to(counts, self.drafts.tokens[i - 1]);
             }
+            let position = (self.tokens.len() + i) as u64;
+            rows.push(Checked { position, seen: seen.clone(), mask: masks.next().flatten() });
         }
-        self.constraint.iter_mut().for_each(|c| c.rollback(drafts.len()));
         rows
     }
 
@@ -248,7 +267,7 @@ impl Sequence {
         SampleRow {
             params: &self.params,
             position: checked.position,
-            seen: &checked.seen.as_ref().unwrap_or(&self.seen).counts,
+            seen: checked.seen.as_ref().unwrap_or(&self.seen.counts),
             bias: &self.request.logit_bias,
             mask: checked.mask.as_deref(),
             logprobs: self.request.logprobs,

@@ -60,16 +60,14 @@ impl<D: Device> Worker<D> {
         self.make_drafts(&parts, &taken)?;
         self.stats.steps += 1;
         self.stats.device_time += started.elapsed();
+        let mut running = std::mem::take(&mut self.running);
         for part in &parts {
-            let sequence = &mut self.running[part.at];
+            let sequence = &mut running[part.at];
             if sequence.keep_points.contains(&sequence.computed()) {
-                let mut sequence = self.running.swap_remove(part.at);
-                self.keep(&mut sequence);
-                self.running.push(sequence);
-                let last = self.running.len() - 1;
-                self.running.swap(part.at, last);
+                self.keep(sequence);
             }
         }
+        self.running = running;
         let mut ends = vec![None; self.running.len()];
         for (part, taken) in parts.iter().zip(taken) {
             ends[part.at] = taken.end;

@@ -55,9 +55,9 @@ pub(crate) struct Worker<D: Device> {
     /// In the order in which they were begun.
     pub running: Vec<Sequence>,
     pub options: EngineOptions,
-    pub prefix: Option<PrefixCache>,
+    prefix: Option<PrefixCache>,
     disk: Option<DiskCache>,
-    pub keys: Keys,
+    keys: Keys,
     budget: Budget,
     /// Tokens between two states that are kept inside a long prompt.
     ladder: usize,

@@ -7,6 +7,7 @@ use crate::names::{expected_tensors, ignored_tensors};
 use crate::spec::{LayerSpec, MixerSpec, MlpSpec, ModelSpec};
 use crate::{ModelError, Resident, read_config};
 use martlet_device::{Device, ExpertShape};
+use martlet_tensor::Matrix;
 use martlet_weights::{Checkpoint, Report};
 
 /// Progress of a load: (tensors done, tensors in all).
@@ -176,18 +177,18 @@ impl<D: Device> Loader<'_, D> {
             norm_hidden: self.vector("mtp.pre_fc_norm_hidden.weight")?,
             layer: self.layer("mtp.layers.0.", &spec.mtp)?,
             norm: self.vector("mtp.norm.weight")?,
-            head: self.draft_head(spec)?,
+            head: draft_head(self.checkpoint, spec)?.map(|head| self.d.matrix(&head, false)).transpose()?,
             convention: MtpConvention::default(),
         })
     }
+}
 
-    /// The part of a large output head that drafts are chosen by.
-    fn draft_head(&self, spec: &ModelSpec) -> Result<Option<D::Matrix>, ModelError> {
-        let rows = draft_vocabulary(spec.vocabulary);
-        if rows == spec.vocabulary {
-            return Ok(None);
-        }
-        let head = self.checkpoint.matrix(if spec.tied { "embed_tokens.weight" } else { "lm_head.weight" })?;
-        Ok(Some(self.d.matrix(&head.slice(0..rows), false)?))
+/// The part of a large output head that drafts are chosen by: a device holds it beside the whole.
+pub fn draft_head<'a>(checkpoint: &'a Checkpoint, spec: &ModelSpec) -> Result<Option<Matrix<'a>>, ModelError> {
+    let rows = draft_vocabulary(spec.vocabulary);
+    if rows == spec.vocabulary {
+        return Ok(None);
     }
+    let head = checkpoint.matrix(if spec.tied { "embed_tokens.weight" } else { "lm_head.weight" })?;
+    Ok(Some(head.slice(0..rows)))
 }

@@ -6,7 +6,7 @@ use crate::{ModelSource, OpenError, Options, SessionError};
 use martlet_device::Device;
 use martlet_engine::disk::DiskOptions;
 use martlet_engine::{DrafterChoice, Plan};
-use martlet_model::{MixerSpec, ModelError, ModelSpec, expected_tensors};
+use martlet_model::{MixerSpec, ModelError, ModelSpec, draft_head, expected_tensors};
 use martlet_weights::{Checkpoint, Kind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,8 +18,9 @@ impl ModelSource {
         let plan = || {
             let checkpoint = self.checkpoint()?;
             let (spec, report) = martlet_model::Model::<martlet_device::reference::Reference>::check(&checkpoint)?;
-            let drafts = has_head(&checkpoint);
-            with_device(options.device, options.threads, Before { spec: &spec, drafts, weights: report.bytes, options })
+            let stored = report.bytes;
+            let before = Before { spec: &spec, checkpoint: &checkpoint, stored, options };
+            with_device(options.device, options.threads, before)
         };
         plan().map_err(|e: OpenError| e.of(&self.name()))
     }
@@ -28,8 +29,8 @@ impl ModelSource {
 /// The plan of a model that is not loaded.
 struct Before<'a> {
     spec: &'a ModelSpec,
-    drafts: bool,
-    weights: u64,
+    checkpoint: &'a Checkpoint,
+    stored: u64,
     options: &'a Options,
 }
 
@@ -37,18 +38,19 @@ impl OnDevice for Before<'_> {
     type Out = Plan;
 
     fn run<D: Device>(self, d: D) -> Result<Plan, OpenError> {
-        before_loading(&d, self.spec, self.drafts, self.weights, self.options)
+        before_loading(&d, self.spec, self.checkpoint, self.stored, self.options)
     }
 }
 
-/// The plan while `weights` bytes of stored weights have yet to be loaded.
+/// The plan while `stored` bytes of weights have yet to be loaded.
 pub(crate) fn before_loading<D: Device>(
     d: &D,
     spec: &ModelSpec,
-    drafts: bool,
-    weights: u64,
+    checkpoint: &Checkpoint,
+    stored: u64,
     options: &Options,
 ) -> Result<Plan, OpenError> {
+    let (drafts, weights) = (has_head(checkpoint), stored + draft_head_bytes(spec, checkpoint)?);
     if options.drafter == DrafterChoice::Mtp && !drafts {
         return Err(OpenError::NoDrafts);
     }
@@ -103,13 +105,19 @@ pub fn free_memory() -> Option<u64> {
     martlet_io::memory::memory().map(|m| m.free)
 }
 
-pub(crate) fn has_head(checkpoint: &Checkpoint) -> bool {
+fn has_head(checkpoint: &Checkpoint) -> bool {
     checkpoint.has("mtp.fc.weight")
+}
+
+/// Bytes of the part of the output head that is held a second time, for drafts.
+fn draft_head_bytes(spec: &ModelSpec, checkpoint: &Checkpoint) -> Result<u64, ModelError> {
+    let head = if has_head(checkpoint) { draft_head(checkpoint, spec)? } else { None };
+    Ok(head.map_or(0, |head| head.bytes() as u64))
 }
 
 /// Bytes of the weights as devices are given them: blocks of GGUF files are rewritten, and grow.
 fn loaded_bytes(spec: &ModelSpec, checkpoint: &Checkpoint, drafts: bool) -> Result<u64, ModelError> {
-    let mut bytes = 0;
+    let mut bytes = draft_head_bytes(spec, checkpoint)?;
     for tensor in expected_tensors(spec, drafts) {
         bytes += match tensor.kind {
             Kind::Vector => 4 * tensor.shape.iter().product::<usize>() as u64,

@@ -1,7 +1,7 @@
 //! An open model.
 
 use crate::device::{DeviceKind, OnDevice, with_device};
-use crate::plan::{after_loading, before_loading, has_head};
+use crate::plan::{after_loading, before_loading};
 use crate::request::with_defaults;
 use crate::{ModelSource, OpenError, Prompt, SessionError, Turn, TurnOptions, default_sampling};
 use martlet_chat::{
@@ -277,7 +277,7 @@ impl OnDevice for Start<'_> {
         let device = d.name();
         let (spec, report) = Model::<D>::check(checkpoint)?;
         // Better an error now than a machine without memory.
-        before_loading(&d, &spec, has_head(checkpoint), report.bytes, options)?;
+        before_loading(&d, &spec, checkpoint, report.bytes, options)?;
         let (model, experts) = Model::load_checked(&d, checkpoint, spec, progress)?;
         let plan = after_loading(&d, &model.spec, checkpoint, options)?;
         let model_key = options.disk.as_ref().map_or(Vec::new(), |_| checkpoint.fingerprint().to_vec());
