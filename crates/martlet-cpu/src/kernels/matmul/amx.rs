@@ -7,7 +7,8 @@
 //!   outputs (i32), stored and read again as vectors whose lanes are the outputs.
 //! instructions for 16 x 16 results and a group: 1 tile product (16 cycles of the tile unit) and 4 for each row
 //!   (convert, times d, fma s, fma b): 64, which two units finish in 32 cycles. The tile products of one block are
-//!   issued before the float part of the block before, so that both units are busy. Measured on a busy machine: 1.5
+//!   issued before the float part of the block before (of the slice before, where there is one block), so that both units
+//!   are busy. Measured on a busy machine: 1.5
 //!   times the speed of VNNI, not limited by the float part; the loads and stores of tiles are suspected, not measured.
 //! order: `mod.rs`. The scalar twin is `scalar.rs`.
 #![allow(unsafe_code)]
@@ -23,6 +24,8 @@ use std::arch::x86_64::*;
 
 /// Rows of a block.
 const ROWS: usize = 16;
+/// Fewer rows are not worth the unpacking.
+const FEWEST: usize = 8;
 /// Groups of a slice.
 const GROUPS: usize = SLICE / TILE_K;
 
@@ -31,18 +34,27 @@ pub struct Amx;
 impl CodeProducts for Amx {
     #[inline(always)]
     fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
-        if p.rows.len() < ROWS || p.w.group != TILE_K {
+        if p.rows.len() < FEWEST || p.w.group != TILE_K {
             return vnni::Vnni::rows(p, codes, scales, out);
         }
         let Some(rows) = for_scheme!(rows, codes, p.w.group, scales) else {
             return codes::Plain::<true>::rows(p, codes, scales, out);
         };
-        let (blocks, rest) = (p.rows.len() / ROWS * ROWS, p.rows.len() % ROWS);
+        let whole = p.rows.len() / ROWS * ROWS;
+        let rest = Product { rows: &p.rows[whole..], ..*p };
+        let (out, out_of_rest) = out.split_at_mut(whole);
         // SAFETY: `Amx` is reached only through a `KernelSet` for AMX, which exists only where the features do and the
         // system has let this process use the tiles.
-        unsafe { rows(p, &mut out[..blocks]) }
-        if rest > 0 {
-            vnni::Vnni::rows(&Product { rows: &p.rows[blocks..], ..*p }, codes, scales, &mut out[blocks..]);
+        unsafe {
+            if whole > 0 {
+                rows(&Product { rows: &p.rows[..whole], ..*p }, out);
+            }
+            if rest.rows.len() >= FEWEST {
+                return rows(&rest, out_of_rest);
+            }
+        }
+        if !rest.rows.is_empty() {
+            vnni::Vnni::rows(&rest, codes, scales, out_of_rest);
         }
     }
 }
@@ -65,7 +77,7 @@ struct Work {
     a: [[Tile; GROUPS]; ROWS],
 }
 
-/// Blocks of 16 rows; `out` is as long as they are.
+/// Blocks of 16 rows, or one of fewer; `out` is as long as they are.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
     let Input::Codes { codes, d, ds, tiles, groups } = p.x else { return };
@@ -75,49 +87,52 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
     assert!(words.len() == tiles * tile_lines && groups == tiles, "activations of another shape");
     out.fill([0.0; LANES]);
     let mut work = Work { b: [[0; _]; _], c: [[[[0; _]; _]; _]; _], a: [[[0; _]; _]; _] };
-    let blocks = out.len() / ROWS;
+    let height = out.len().min(ROWS);
+    let blocks = out.len() / height;
     let in_order = p.rows.windows(2).all(|rows| rows[1] == rows[0] + 1);
     // SAFETY: the tiles are this thread's; they are released below.
-    unsafe { configure() };
-    for slice in (0..tiles).step_by(GROUPS) {
-        let here = GROUPS.min(tiles - slice);
-        let zero = _mm512_setzero_ps();
-        let (mut s, mut b) = ([zero; GROUPS], [zero; GROUPS]);
-        for g in 0..here {
-            let tile = words[(slice + g) * tile_lines..(slice + g + 1) * tile_lines].as_ptr().cast::<u8>();
-            // SAFETY: the tile is `code_lines` lines of codes and then its scales; `work.b[g]` is 16 lines.
-            unsafe {
-                for i in 0..8 {
-                    let (low, high) = operands::<C>(tile, i, false);
-                    let to = work.b[g].as_mut_ptr().add(2 * i * LINE);
-                    _mm512_store_si512(to.cast(), low);
-                    _mm512_store_si512(to.add(LINE).cast(), high);
+    unsafe { configure(height) };
+    let here = |slice: usize| GROUPS.min(tiles - slice * GROUPS);
+    let zero = _mm512_setzero_ps();
+    // Scales and biases of two slices.
+    let mut factors = [([zero; GROUPS], [zero; GROUPS]); 2];
+    let units = tiles.div_ceil(GROUPS) * blocks;
+    for unit in 0..=units {
+        let (slice, block) = (unit / blocks, unit % blocks);
+        if unit < units {
+            let first = slice * GROUPS;
+            if block == 0 {
+                let (s, b) = &mut factors[slice % 2];
+                for g in 0..here(slice) {
+                    let tile = words[(first + g) * tile_lines..(first + g + 1) * tile_lines].as_ptr().cast::<u8>();
+                    // SAFETY: the tile is `code_lines` lines of codes and then its scales; `work.b[g]` is 16 lines.
+                    unsafe {
+                        for i in 0..8 {
+                            let (low, high) = operands::<C>(tile, i, false);
+                            let to = work.b[g].as_mut_ptr().add(2 * i * LINE);
+                            _mm512_store_si512(to.cast(), low);
+                            _mm512_store_si512(to.add(LINE).cast(), high);
+                        }
+                        (s[g], b[g]) = scales::<S>(tile.add(code_lines * LINE));
+                    }
                 }
-                (s[g], b[g]) = scales::<S>(tile.add(code_lines * LINE));
             }
+            let rows = &p.rows[block * height..(block + 1) * height];
+            // SAFETY: the tiles are configured for `height` rows.
+            unsafe { multiply(&mut work, unit % 2, codes, (tiles, first, here(slice)), rows, in_order) };
         }
-        let finish = match here {
-            4 => finish::<4>,
-            3 => finish::<3>,
-            2 => finish::<2>,
-            _ => finish::<1>,
-        };
-        for block in 0..=blocks {
-            if block < blocks {
-                let rows = &p.rows[block * ROWS..(block + 1) * ROWS];
-                // SAFETY: the tiles are configured.
-                unsafe { multiply(&mut work, block % 2, codes, (tiles, slice, here), rows, in_order) };
-            }
-            if let Some(last) = block.checked_sub(1) {
-                let these = last * ROWS..(last + 1) * ROWS;
-                finish(
-                    &work.c[last % 2],
-                    (&s, &b),
-                    &p.rows[these.clone()],
-                    [d, ds].map(|d| (&d[slice..], groups)),
-                    &mut out[these],
-                );
-            }
+        if let Some(last) = unit.checked_sub(1) {
+            let (slice, block) = (last / blocks, last % blocks);
+            let finish = match here(slice) {
+                4 => finish::<4>,
+                3 => finish::<3>,
+                2 => finish::<2>,
+                _ => finish::<1>,
+            };
+            let these = block * height..(block + 1) * height;
+            let (s, b) = &factors[slice % 2];
+            let scales = [d, ds].map(|d| (&d[slice * GROUPS..], groups));
+            finish(&work.c[last % 2], (s, b), &p.rows[these.clone()], scales, &mut out[these]);
         }
     }
     // SAFETY: no tile is in use any more.
@@ -151,7 +166,7 @@ fn finish<const N: usize>(
     }
 }
 
-/// C[half][g] = the sums of 16 rows and group g, for `here` groups from tile `slice` on. Rows that do not follow
+/// C[half][g] = the sums of a block of rows and group g, for `here` groups from tile `slice` on. Rows that do not follow
 /// each other (`in_order`) are put side by side first.
 ///
 /// # Safety
@@ -168,7 +183,7 @@ unsafe fn multiply(
     let first = rows[0] as usize;
     let (mut a, mut stride) = (codes[first * tiles + slice..].as_ptr(), tiles * TILE_K);
     if in_order {
-        assert!((first + ROWS) * tiles <= codes.len(), "rows beyond the activations");
+        assert!((first + rows.len()) * tiles <= codes.len(), "rows beyond the activations");
     } else {
         for (to, &row) in work.a.iter_mut().zip(rows) {
             let from = row as usize * tiles + slice;
@@ -177,8 +192,8 @@ unsafe fn multiply(
         (a, stride) = (work.a.as_ptr().cast(), GROUPS * TILE_K);
     }
     let (b, c) = (work.b.as_ptr(), work.c[half].as_mut_ptr());
-    // SAFETY: A is 16 rows of `here` times 64 bytes, `stride` apart, inside the activations or `work.a`, as seen above;
-    // B and C are 16 rows of 64 bytes for each group. The tiles are configured.
+    // SAFETY: A is the block's rows of `here` times 64 bytes, `stride` apart, inside the activations or `work.a`, as seen above;
+    // B and C are up to 16 rows of 64 bytes for each group. The tiles are configured.
     unsafe {
         for g in 0..here {
             asm!(
@@ -191,18 +206,18 @@ unsafe fn multiply(
     }
 }
 
-/// Three tiles of 16 rows of 64 bytes: C, A and B.
+/// Three tiles with rows of 64 bytes: C and A of `height` rows, B of 16.
 ///
 /// # Safety
-/// The machine has AMX, and this process may use it.
-unsafe fn configure() {
+/// The machine has AMX, and this process may use it; `height` is at most 16.
+unsafe fn configure(height: usize) {
     #[repr(C, align(64))]
     struct Config([u8; 64]);
     let mut config = Config([0; 64]);
     config.0[0] = 1;
     for t in 0..3 {
         config.0[16 + 2 * t] = 64;
-        config.0[48 + t] = 16;
+        config.0[48 + t] = if t < 2 { height as u8 } else { 16 };
     }
     // SAFETY: 64 bytes are read; the caller sees to the rest.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
