@@ -119,7 +119,8 @@ impl Pool {
             for i in range {
                 // Spans do not overlap (checked above), and `split` gives each item to one thread.
                 let columns = span(i);
-                let mut here = tables.map(|(rows, width, all)| Columns { all, width, rows: 0..rows, columns: columns.clone() });
+                let mut here =
+                    tables.map(|(rows, width, all)| Columns { all, width, rows: 0..rows, columns: columns.clone() });
                 f(i, here.each_mut());
             }
         });

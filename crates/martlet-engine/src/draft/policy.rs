@@ -212,7 +212,12 @@ impl Costs {
 
 impl Default for Costs {
     fn default() -> Self {
-        Costs { steps: vec![[Mean::NONE; ROWS]; RANGES.len()], passes: [Mean::NONE; RANGES.len()], showing: Mean::NONE, purse: None }
+        Costs {
+            steps: vec![[Mean::NONE; ROWS]; RANGES.len()],
+            passes: [Mean::NONE; RANGES.len()],
+            showing: Mean::NONE,
+            purse: None,
+        }
     }
 }
 

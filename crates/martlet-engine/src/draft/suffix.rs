@@ -33,7 +33,8 @@ impl Suffix {
         let mut best = None;
         for _ in 0..LOOKED_AT {
             // Different runs may share a hash.
-            let common = (0..RUNS[0].min(end)).take_while(|i| tokens[end - 1 - i] == tokens[tokens.len() - 1 - i]).count();
+            let common =
+                (0..RUNS[0].min(end)).take_while(|i| tokens[end - 1 - i] == tokens[tokens.len() - 1 - i]).count();
             let class = RUNS.iter().position(|run| common >= *run);
             if class.is_some_and(|class| best.is_none_or(|(_, known)| class < known)) {
                 best = class.map(|class| (end, class));

@@ -21,6 +21,7 @@ use crate::lanes::{LANES, Lanes};
 use crate::tiles::{Codes, LINE, Scales, TILE_K};
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 /// Rows of a block.
 const ROWS: usize = 16;
@@ -69,7 +70,8 @@ pub fn permitted() -> bool {
     false
 }
 
-/// Unpacked codes of a slice, and the results of two blocks.
+/// Unpacked codes of a slice, the results of two blocks, and rows put side by side. Never cleared: that would take a
+/// quarter of the time of a strip for few rows.
 #[repr(C, align(64))]
 struct Work {
     b: [[u8; 16 * LINE]; GROUPS],
@@ -86,7 +88,8 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
     let words = p.w.words(p.strip);
     assert!(words.len() == tiles * tile_lines && groups == tiles, "activations of another shape");
     out.fill([0.0; LANES]);
-    let mut work = Work { b: [[0; _]; _], c: [[[[0; _]; _]; _]; _], a: [[[0; _]; _]; _] };
+    let mut work = MaybeUninit::<Work>::uninit();
+    let work = work.as_mut_ptr();
     let height = out.len().min(ROWS);
     let blocks = out.len() / height;
     let in_order = p.rows.windows(2).all(|rows| rows[1] == rows[0] + 1);
@@ -105,11 +108,11 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
                 let (s, b) = &mut factors[slice % 2];
                 for g in 0..here(slice) {
                     let tile = words[(first + g) * tile_lines..(first + g + 1) * tile_lines].as_ptr().cast::<u8>();
-                    // SAFETY: the tile is `code_lines` lines of codes and then its scales; `work.b[g]` is 16 lines.
+                    // SAFETY: the tile is `code_lines` lines of codes and then its scales; `b[g]` of the work is 16 lines.
                     unsafe {
                         for i in 0..8 {
                             let (low, high) = operands::<C>(tile, i, false);
-                            let to = work.b[g].as_mut_ptr().add(2 * i * LINE);
+                            let to = (&raw mut (*work).b[g]).cast::<u8>().add(2 * i * LINE);
                             _mm512_store_si512(to.cast(), low);
                             _mm512_store_si512(to.add(LINE).cast(), high);
                         }
@@ -118,8 +121,8 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
                 }
             }
             let rows = &p.rows[block * height..(block + 1) * height];
-            // SAFETY: the tiles are configured for `height` rows.
-            unsafe { multiply(&mut work, unit % 2, codes, (tiles, first, here(slice)), rows, in_order) };
+            // SAFETY: the tiles are configured for `height` rows; the codes of the slice are unpacked.
+            unsafe { multiply(work, unit % 2, codes, (tiles, first, here(slice)), rows, in_order) };
         }
         if let Some(last) = unit.checked_sub(1) {
             let (slice, block) = (last / blocks, last % blocks);
@@ -132,7 +135,11 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
             let these = block * height..(block + 1) * height;
             let (s, b) = &factors[slice % 2];
             let scales = [d, ds].map(|d| (&d[slice * GROUPS..], groups));
-            finish(&work.c[last % 2], (s, b), &p.rows[these.clone()], scales, &mut out[these]);
+            // SAFETY: the tile products of the block have filled `height` rows for each group.
+            unsafe {
+                let c = (&raw const (*work).c[last % 2]).cast();
+                finish(c, (s, b), &p.rows[these.clone()], scales, &mut out[these]);
+            }
         }
     }
     // SAFETY: no tile is in use any more.
@@ -141,9 +148,12 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
 
 /// The float part of a block: y += a, where a = fma(s, f32(C) * d, a) and a = fma(b, ds, a) for each of `N` groups.
 /// `factors`: d and ds of the first group of row 0, and how many there are from row to row.
+///
+/// # Safety
+/// At `c` are [N][ROWS] lines, of which those of the block's rows are filled.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn finish<const N: usize>(
-    c: &[[[i32; LANES]; ROWS]; GROUPS],
+unsafe fn finish<const N: usize>(
+    c: *const [[i32; LANES]; ROWS],
     (s, b): (&[__m512; GROUPS], &[__m512; GROUPS]),
     rows: &[u32],
     factors: [(&[f32], usize); 2],
@@ -154,8 +164,8 @@ fn finish<const N: usize>(
         let (Some(d), Some(ds)) = (d, ds) else { return };
         let mut a = _mm512_setzero_ps();
         for g in 0..N {
-            // SAFETY: 16 numbers of an array of 16.
-            let c = unsafe { _mm512_load_si512(c[g][r].as_ptr().cast()) };
+            // SAFETY: a filled line, as the caller promises.
+            let c = unsafe { _mm512_load_si512(c.cast::<[i32; LANES]>().add(g * ROWS + r).cast()) };
             let v = _mm512_mul_ps(_mm512_cvtepi32_ps(c), _mm512_set1_ps(d[g]));
             a = _mm512_fmadd_ps(s[g], v, a);
             a = _mm512_fmadd_ps(b[g], _mm512_set1_ps(ds[g]), a);
@@ -170,10 +180,10 @@ fn finish<const N: usize>(
 /// each other (`in_order`) are put side by side first.
 ///
 /// # Safety
-/// The tiles are configured.
+/// The tiles are configured, and `b` of the work is filled for `here` groups.
 #[inline(always)]
 unsafe fn multiply(
-    work: &mut Work,
+    work: *mut Work,
     half: usize,
     codes: &[Tile],
     (tiles, slice, here): (usize, usize, usize),
@@ -185,14 +195,20 @@ unsafe fn multiply(
     if in_order {
         assert!((first + rows.len()) * tiles <= codes.len(), "rows beyond the activations");
     } else {
-        for (to, &row) in work.a.iter_mut().zip(rows) {
-            let from = row as usize * tiles + slice;
-            to[..here].copy_from_slice(&codes[from..from + here]);
+        // SAFETY: the caller's work.
+        let to = unsafe { (&raw mut (*work).a).cast::<Tile>() };
+        for (r, &row) in rows.iter().enumerate().take(ROWS) {
+            let from = &codes[row as usize * tiles + slice..][..here];
+            // SAFETY: `here` of the GROUPS tiles of row r of ROWS.
+            unsafe { to.add(r * GROUPS).copy_from_nonoverlapping(from.as_ptr(), here) };
         }
-        (a, stride) = (work.a.as_ptr().cast(), GROUPS * TILE_K);
+        (a, stride) = (to.cast_const(), GROUPS * TILE_K);
     }
-    let (b, c) = (work.b.as_ptr(), work.c[half].as_mut_ptr());
-    // SAFETY: A is the block's rows of `here` times 64 bytes, `stride` apart, inside the activations or `work.a`, as seen above;
+    // SAFETY: the caller's work.
+    let (b, c) = unsafe {
+        ((&raw const (*work).b).cast::<[u8; 16 * LINE]>(), (&raw mut (*work).c[half]).cast::<[[i32; LANES]; ROWS]>())
+    };
+    // SAFETY: A is the block's rows of `here` times 64 bytes, `stride` apart, inside the activations or the work's, as seen above;
     // B and C are up to 16 rows of 64 bytes for each group. The tiles are configured.
     unsafe {
         for g in 0..here {
