@@ -1,17 +1,17 @@
 //! Activations, and the helpers that every operation uses to find its rows.
 
-use crate::tiles::allocate;
+use crate::floats::Floats;
 use martlet_device::{Batch, DeviceError, Heads, Rows};
 
 /// Activations [rows, cols], row after row.
 pub struct Buffer {
     pub(crate) cols: usize,
-    pub(crate) values: Vec<f32>,
+    pub(crate) values: Floats,
 }
 
 impl Buffer {
     pub(crate) fn new(rows: usize, cols: usize) -> Result<Buffer, DeviceError> {
-        Ok(Buffer { cols, values: allocate("activations", rows.saturating_mul(cols), 0.0)? })
+        Ok(Buffer { cols, values: Floats::new("activations", rows.saturating_mul(cols))? })
     }
 
     pub fn rows(&self) -> usize {

@@ -4,26 +4,30 @@
 //! the last inputs of the convolution; and, behind both, what tentative rows added.
 
 use crate::buffer::{Buffer, failed, unsupported};
+use crate::floats::Floats;
 use crate::kernel_set::KernelSet;
-use crate::kernels::conv_silu::{Conv, MAX_TAPS};
+use crate::kernels::conv_silu::{Conv, ConvRows, MAX_TAPS};
 use crate::kernels::gdn::{BORDER, Head, HeadRows, Pending};
+use crate::lanes::LANES;
 use crate::pool::{Pool, blocks};
-use crate::tiles::allocate;
-use martlet_device::{Batch, DeltaSpec, DeviceError, SeqRows};
+use martlet_device::{Batch, DeltaSpec, DeviceError};
 use std::ops::Range;
 
 /// One slot for each sequence.
 pub struct Delta {
     spec: DeltaSpec,
     slots: Vec<Slot>,
+    /// For each slot and value head: S, then k, u and decay of `capacity` rows. One block for all slots, so that it lies in
+    /// huge pages: every sequence reads its own states, and in pages of 4 KiB looking up addresses took a fifth of the time.
+    heads: Floats,
+    /// For each slot the convolution's inputs [taps - 1 + max_tentative, channels]: the history, oldest first, then
+    /// tentative rows.
+    inputs: Floats,
 }
 
-#[derive(Clone)]
+/// How far a slot's lists are filled.
+#[derive(Clone, Copy, Default)]
 struct Slot {
-    /// For each value head: S, then k, u and decay of `capacity` rows.
-    heads: Vec<f32>,
-    /// Convolution inputs [taps - 1 + max_tentative, channels]: the history, oldest first, then tentative rows.
-    inputs: Vec<f32>,
     /// Certain rows since the last border, below [`BORDER`].
     pending: usize,
     /// Tentative rows behind them.
@@ -40,9 +44,15 @@ fn capacity(spec: &DeltaSpec) -> usize {
     BORDER + spec.max_tentative
 }
 
-/// Values of one head.
+/// Values of one head, filled up to whole lines.
 fn head_len(spec: &DeltaSpec) -> usize {
-    spec.key_dim * spec.value_dim + capacity(spec) * (spec.key_dim + spec.value_dim + 1)
+    let values = spec.key_dim * spec.value_dim + capacity(spec) * (spec.key_dim + spec.value_dim + 1);
+    values.next_multiple_of(LANES)
+}
+
+/// Values of all heads of a slot.
+fn heads_len(spec: &DeltaSpec) -> usize {
+    spec.value_heads * head_len(spec)
 }
 
 /// Values of the convolution's inputs.
@@ -75,26 +85,40 @@ impl Delta {
                 "use a convolution of {taps} taps (1 to {MAX_TAPS}) with {key_heads} key heads for {value_heads} value heads"
             )));
         }
-        let mut made = Vec::new();
-        for _ in 0..slots {
-            made.push(Slot {
-                heads: allocate("recurrent state", value_heads * head_len(&spec), 0.0)?,
-                inputs: allocate("recurrent state", inputs_len(&spec), 0.0)?,
-                pending: 0,
-                tentative: 0,
-                tentative_inputs: 0,
-            });
-        }
-        Ok(Delta { spec, slots: made })
+        Ok(Delta {
+            spec,
+            slots: vec![Slot::default(); slots],
+            heads: Floats::new("recurrent state", slots.saturating_mul(heads_len(&spec)))?,
+            inputs: Floats::new("recurrent state", slots.saturating_mul(inputs_len(&spec)))?,
+        })
     }
 
     /// Bytes of one slot.
     pub(crate) fn slot_bytes(spec: &DeltaSpec) -> usize {
-        4 * (spec.value_heads * head_len(spec) + inputs_len(spec))
+        4 * (heads_len(spec) + inputs_len(spec))
     }
 
-    fn slot(&self, slot: u32) -> Result<&Slot, DeviceError> {
-        self.slots.get(slot as usize).ok_or_else(|| failed(format!("use slot {slot} of {}", self.slots.len())))
+    /// A slot's counts, the values of its heads, and its convolution's inputs.
+    fn slot(&self, slot: u32) -> Result<(&Slot, &[f32], &[f32]), DeviceError> {
+        let found = self.slots.get(slot as usize);
+        let counts = found.ok_or_else(|| failed(format!("use slot {slot} of {}", self.slots.len())))?;
+        let (heads, inputs) = (self.heads_of(slot), self.inputs_of(slot));
+        Ok((counts, &self.heads[heads], &self.inputs[inputs]))
+    }
+
+    fn slot_mut(&mut self, slot: u32) -> (&mut Slot, &mut [f32], &mut [f32]) {
+        let (heads, inputs) = (self.heads_of(slot), self.inputs_of(slot));
+        (&mut self.slots[slot as usize], &mut self.heads[heads], &mut self.inputs[inputs])
+    }
+
+    fn heads_of(&self, slot: u32) -> Range<usize> {
+        let len = heads_len(&self.spec);
+        slot as usize * len..(slot as usize + 1) * len
+    }
+
+    fn inputs_of(&self, slot: u32) -> Range<usize> {
+        let len = inputs_len(&self.spec);
+        slot as usize * len..(slot as usize + 1) * len
     }
 
     /// Convolution and silu of every row; see `kernels/conv_silu.rs`.
@@ -113,39 +137,33 @@ impl Delta {
             w.len() == channels * taps && col + channels <= x.cols && channels <= y.cols,
             "convolution of {channels}"
         );
-        let (width, rows) = (y.cols, b.rows());
-        let table = y.first(rows);
-        let slots = &self.slots;
-        // Work is shared out by blocks of channels; a block takes all rows of all sequences.
-        let block = 64;
-        let most = self.spec.max_tentative;
-        let span = |i: usize| i * block..channels.min((i + 1) * block);
-        pool.columns(table, width, channels.div_ceil(block), block * rows / 4, span, |i, y| {
-            for (first, seq) in b.iter_seqs() {
-                let slot = &slots[seq.state as usize];
-                assert_eq!(slot.tentative_inputs, 0, "tentative rows of an earlier step are not settled");
-                assert!(seq.rows - seq.certain <= most, "more than {most} tentative rows");
-                let history = &slot.inputs[..(taps - 1) * channels];
-                let channels_here = span(i);
-                (kernels.conv_silu)(&mut Conv {
-                    x: &x.values[first * x.cols + col..],
-                    stride: x.cols,
-                    rows: seq.rows,
-                    history,
-                    channels,
-                    w,
-                    taps,
-                    first: channels_here.start,
-                    count: channels_here.len(),
-                    row: first,
-                    y,
-                });
-            }
-        });
-        for (first, seq) in b.iter_seqs() {
-            let inputs = (0..seq.rows).map(|r| &x.row(first + r)[col..col + channels]);
-            self.slots[seq.state as usize].remember((taps, channels), seq, inputs);
+        let (width, rows, most) = (y.cols, b.rows(), self.spec.max_tentative);
+        let mut seqs = Vec::with_capacity(b.seqs.len());
+        for (row, seq) in b.iter_seqs() {
+            let slot = &mut self.slots[seq.state as usize];
+            assert_eq!(slot.tentative_inputs, 0, "tentative rows of an earlier step are not settled");
+            assert!(seq.rows - seq.certain <= most, "more than {most} tentative rows");
+            slot.tentative_inputs = seq.rows - seq.certain;
+            let history = inputs_len(&self.spec) / channels * seq.state as usize;
+            seqs.push(ConvRows { row, rows: seq.rows, certain: seq.certain, history });
         }
+        // Work is shared out by blocks of channels; a block takes all rows of all sequences, and moves their history on.
+        let block = 64;
+        let span = |i: usize| i * block..channels.min((i + 1) * block);
+        let tables = [(y.first(rows), width), (&mut self.inputs[..], channels)];
+        pool.columns_of(tables, channels.div_ceil(block), block * rows / 4, span, |i, [y, inputs]| {
+            (kernels.conv_silu)(&mut Conv {
+                x: &x.values[col..],
+                stride: x.cols,
+                seqs: &seqs,
+                w,
+                taps,
+                first: span(i).start,
+                count: span(i).len(),
+                inputs,
+                y,
+            });
+        });
     }
 
     /// The delta rule for every row; see `kernels/gdn.rs`. Work is shared out by sequence and value head.
@@ -170,15 +188,16 @@ impl Delta {
         let runs = b.iter_seqs().map(|(first, seq)| first..first + seq.rows);
         let heads = (0..value_heads).map(|h| h * value_dim..(h + 1) * value_dim);
         let mut outputs = blocks(y.first(rows), width, runs, heads).into_iter();
-        let mut slots: Vec<Option<&mut Slot>> = self.slots.iter_mut().map(Some).collect();
+        let states = self.slots.iter_mut().zip(self.heads.chunks_exact_mut(heads_len(&spec)));
+        let mut slots: Vec<Option<(&mut Slot, &mut [f32])>> = states.map(Some).collect();
         let mut work = Vec::with_capacity(b.seqs.len() * value_heads);
         for (first, seq) in b.iter_seqs() {
             let slot = slots[seq.state as usize].take();
-            let slot = slot.unwrap_or_else(|| panic!("slot {} is given to two sequences", seq.state));
+            let (slot, heads) = slot.unwrap_or_else(|| panic!("slot {} is given to two sequences", seq.state));
             let tentative = seq.rows - seq.certain;
             assert!(tentative <= spec.max_tentative, "{tentative} tentative rows, at most {}", spec.max_tentative);
             assert_eq!(slot.tentative, 0, "tentative rows of an earlier step are not settled");
-            for (h, (values, y)) in slot.heads.chunks_exact_mut(head_len(&spec)).zip(&mut outputs).enumerate() {
+            for (h, (values, y)) in heads.chunks_exact_mut(head_len(&spec)).zip(&mut outputs).enumerate() {
                 let key_head = h / (value_heads / spec.key_heads);
                 work.push(HeadRows {
                     head: split(&spec, values),
@@ -206,20 +225,20 @@ impl Delta {
     /// Settles the tentative rows of a slot: folds again, from the certain state, what drafts had folded into a copy.
     pub(crate) fn commit(&mut self, kernels: &KernelSet, pool: &Pool, slot: u32, accepted: usize) {
         let spec = self.spec;
-        let slot = &mut self.slots[slot as usize];
+        let (slot, heads, inputs) = self.slot_mut(slot);
         let held = slot.tentative.max(slot.tentative_inputs);
         assert!(held == 0 || accepted <= held, "{accepted} accepted of {held} tentative rows");
         if slot.tentative_inputs > 0 {
             let channels = spec.channels();
             let from = accepted.min(slot.tentative_inputs);
-            slot.inputs.copy_within(from * channels..(from + spec.taps - 1) * channels, 0);
+            inputs.copy_within(from * channels..(from + spec.taps - 1) * channels, 0);
             slot.tentative_inputs = 0;
         }
         if slot.tentative > 0 {
             let before = slot.pending + accepted.min(slot.tentative);
             if before >= BORDER {
                 let cost = before / BORDER * BORDER * spec.key_dim * spec.value_dim / 16;
-                let mut heads: Vec<&mut [f32]> = slot.heads.chunks_exact_mut(head_len(&spec)).collect();
+                let mut heads: Vec<&mut [f32]> = heads.chunks_exact_mut(head_len(&spec)).collect();
                 pool.items(&mut heads, cost, |_, values| {
                     let (mut head, mut rows) = (split(&spec, values), before);
                     while rows >= BORDER {
@@ -241,35 +260,35 @@ impl Delta {
 
     /// (history, S with all certain rows folded in).
     pub(crate) fn read(&self, kernels: &KernelSet, slot: u32) -> Result<[Vec<f32>; 2], DeviceError> {
-        let (spec, slot) = (self.spec, self.slot(slot)?);
+        let (spec, (slot, heads, inputs)) = (self.spec, self.slot(slot)?);
         let mut states = Vec::with_capacity(spec.value_heads * spec.key_dim * spec.value_dim);
-        for values in slot.heads.chunks_exact(head_len(&spec)) {
+        for values in heads.chunks_exact(head_len(&spec)) {
             let mut values = values.to_vec();
             let head = split(&spec, &mut values);
             let (k, u) = (&head.k[..slot.pending * spec.key_dim], &head.u[..slot.pending * spec.value_dim]);
             (kernels.gdn_fold)(head.s, Pending { k, u, decay: &head.decay[..slot.pending] });
             states.extend_from_slice(head.s);
         }
-        Ok([slot.inputs[..(spec.taps - 1) * spec.channels()].to_vec(), states])
+        Ok([inputs[..(spec.taps - 1) * spec.channels()].to_vec(), states])
     }
 
     pub(crate) fn clear(&mut self, slot: u32) {
-        let slot = &mut self.slots[slot as usize];
-        slot.heads.fill(0.0);
-        slot.inputs.fill(0.0);
-        (slot.pending, slot.tentative, slot.tentative_inputs) = (0, 0, 0);
+        let spec = self.spec;
+        let (slot, heads, inputs) = self.slot_mut(slot);
+        *slot = Slot::default();
+        // Lists without rows mean nothing, whatever they hold.
+        for head in heads.chunks_exact_mut(head_len(&spec)) {
+            head[..spec.key_dim * spec.value_dim].fill(0.0);
+        }
+        inputs[..(spec.taps - 1) * spec.channels()].fill(0.0);
     }
 
     pub(crate) fn copy(&mut self, from: u32, to: u32) {
-        let (from, to) = (from as usize, to as usize);
-        if from == to {
-            return;
-        }
-        let (low, high) = self.slots.split_at_mut(from.max(to));
-        let (from, to) = if from < to { (&low[from], &mut high[0]) } else { (&high[0], &mut low[to]) };
-        to.heads.copy_from_slice(&from.heads);
-        to.inputs.copy_from_slice(&from.inputs);
-        (to.pending, to.tentative, to.tentative_inputs) = (from.pending, from.tentative, from.tentative_inputs);
+        self.slots[to as usize] = self.slots[from as usize];
+        let [(from, to), (from_inputs, to_inputs)] =
+            [(self.heads_of(from), self.heads_of(to)), (self.inputs_of(from), self.inputs_of(to))];
+        self.heads.copy_within(from, to.start);
+        self.inputs.copy_within(from_inputs, to_inputs.start);
     }
 
     /// What a state of this shape begins with: magic, then the shape, each number a u32.
@@ -300,7 +319,7 @@ impl Delta {
     /// Header; rows since the border, tentative rows, tentative inputs (u32 each); then all values as f32: S, k, u and
     /// decays of each head, convolution inputs.
     pub(crate) fn export(&self, slot: u32) -> Result<Vec<u8>, DeviceError> {
-        let slot = self.slot(slot)?;
+        let (slot, heads, values) = self.slot(slot)?;
         let counts = [slot.pending, slot.tentative, slot.tentative_inputs];
         let (parts, inputs) = Delta::parts(&self.spec, counts);
         let mut bytes = self.header();
@@ -308,7 +327,7 @@ impl Delta {
         for n in counts {
             bytes.extend((n as u32).to_le_bytes());
         }
-        for values in parts.into_iter().map(|p| &slot.heads[p]).chain([&slot.inputs[..inputs]]) {
+        for values in parts.into_iter().map(|p| &heads[p]).chain([&values[..inputs]]) {
             // By blocks of known size: value by value the vector's end would be written each time.
             let (blocks, rest) = values.as_chunks::<16>();
             for block in blocks {
@@ -346,37 +365,16 @@ impl Delta {
             return Err(DeviceError::State(format!("its values take {expected} bytes, found {}", values.len())));
         }
         self.clear(slot);
-        let slot = &mut self.slots[slot as usize];
+        let (slot, heads, held) = self.slot_mut(slot);
         let (mut words, _) = values.as_chunks::<4>();
         let mut take = |values: &mut [f32]| {
             let (here, rest) = words.split_at(values.len());
             values.iter_mut().zip(here).for_each(|(v, word)| *v = f32::from_le_bytes(*word));
             words = rest;
         };
-        parts.into_iter().for_each(|part| take(&mut slot.heads[part]));
-        take(&mut slot.inputs[..input_len]);
+        parts.into_iter().for_each(|part| take(&mut heads[part]));
+        take(&mut held[..input_len]);
         [slot.pending, slot.tentative, slot.tentative_inputs] = counts;
         Ok(())
-    }
-}
-
-impl Slot {
-    /// Takes the convolution's inputs of a step: certain ones move the history on, tentative ones are put behind it.
-    fn remember<'a>(
-        &mut self,
-        (taps, channels): (usize, usize),
-        seq: &SeqRows,
-        inputs: impl Iterator<Item = &'a [f32]>,
-    ) {
-        let history = taps - 1;
-        // Of history and inputs together, what comes before row `certain` falls out at the front.
-        let kept = history.saturating_sub(seq.certain);
-        self.inputs.copy_within((history - kept) * channels..history * channels, 0);
-        let skipped = seq.certain - (history - kept);
-        let places = self.inputs[kept * channels..].chunks_exact_mut(channels);
-        for (place, input) in places.zip(inputs.skip(skipped)) {
-            place.copy_from_slice(input);
-        }
-        self.tentative_inputs = seq.rows - seq.certain;
     }
 }

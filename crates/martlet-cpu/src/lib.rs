@@ -12,6 +12,7 @@ mod attend;
 mod buffer;
 mod delta;
 mod device;
+mod floats;
 mod isa;
 mod kernel_set;
 mod kernels;

@@ -82,7 +82,7 @@ impl Pool {
     }
 
     /// Work whose item i fills the columns `span(i)` of a table with rows of `width`; spans ascend and do not overlap.
-    /// `f` gets a range of items and the table, of which it may touch these items' columns.
+    /// `f` gets an item and the table, of which it may touch this item's columns.
     pub fn columns(
         &self,
         table: &mut [f32],
@@ -92,17 +92,36 @@ impl Pool {
         span: impl Fn(usize) -> Range<usize> + Sync,
         f: impl Fn(usize, &mut Columns<'_>) + Sync,
     ) {
-        assert!(width > 0 && table.len().is_multiple_of(width), "{} values in rows of {width}", table.len());
+        self.columns_of([(table, width)], total, cost, span, |i, [table]| f(i, table));
+    }
+
+    /// The same for several tables (values, width): an item fills the same columns of each.
+    pub fn columns_of<'a, const N: usize>(
+        &self,
+        tables: [(&'a mut [f32], usize); N],
+        total: usize,
+        cost: usize,
+        span: impl Fn(usize) -> Range<usize> + Sync,
+        f: impl Fn(usize, [&mut Columns<'a>; N]) + Sync,
+    ) {
+        let least = tables.iter().map(|(_, width)| *width).min().unwrap_or(0);
+        let mut end = 0;
         for i in 0..total {
             let here = span(i);
-            assert!(here.start <= here.end && here.end <= width, "columns {here:?} of {width}");
-            assert!(i == 0 || span(i - 1).end <= here.start, "columns {here:?} overlap those before");
+            assert!(end <= here.start && here.start <= here.end && here.end <= least, "columns {here:?} of {least}");
+            end = here.end;
         }
-        let (rows, all) = (table.len() / width, Slots::new(table));
+        let tables = tables.map(|(table, width)| {
+            assert!(width > 0 && table.len().is_multiple_of(width), "{} values in rows of {width}", table.len());
+            (table.len() / width, width, Slots::new(table))
+        });
         self.split(total, cost, |range| {
             for i in range {
                 // Spans do not overlap (checked above), and `split` gives each item to one thread.
-                f(i, &mut Columns { all, width, rows: 0..rows, columns: span(i) });
+                let columns = span(i);
+                let mut here =
+                    tables.map(|(rows, width, all)| Columns { all, width, rows: 0..rows, columns: columns.clone() });
+                f(i, here.each_mut());
             }
         });
     }

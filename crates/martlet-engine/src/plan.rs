@@ -1,5 +1,6 @@
 //! What a model takes of a number of bytes, and what is left for sequences: reckoned from its config alone.
 
+use crate::draft::{self, DrafterChoice};
 use crate::engine::{EngineOptions, LEAST_CONTEXT, fit_context, page_bytes, step_size};
 use crate::events::{EngineError, mib};
 use martlet_device::{KvScheme, PAGE};
@@ -15,7 +16,7 @@ pub struct Plan {
     /// Buffers of the largest step.
     pub scratch: u64,
     pub sequences: usize,
-    /// Recurrent states of one sequence.
+    /// Recurrent states of one sequence, and rows that its draft head has not seen.
     pub state: u64,
     pub kv: KvScheme,
     /// Keys and values of [`PAGE`] tokens in all layers.
@@ -54,7 +55,7 @@ impl Plan {
             weights,
             scratch: step_bytes(spec, &options),
             sequences: options.sequences,
-            state,
+            state: state.saturating_add(held_bytes(spec, drafts, &options)),
             kv: options.kv,
             page: page_bytes(spec, drafts, options.kv),
             pool: None,
@@ -94,6 +95,12 @@ impl Plan {
         let [weights, scratch, states, kv] = [self.weights, self.scratch, self.states(), least].map(mib);
         format!("{weights} of weights, {scratch} of buffers, {states} of states, {kv} of keys and values at the least")
     }
+}
+
+/// Rows of one sequence that wait for its draft head.
+fn held_bytes(spec: &ModelSpec, drafts: bool, options: &EngineOptions) -> u64 {
+    let drafts = drafts && matches!(options.drafter, DrafterChoice::Auto | DrafterChoice::Mtp);
+    if drafts { draft::held_bytes(spec.hidden, options.prefill_chunk) } else { 0 }
 }
 
 /// Buffers of the largest step: those of the layers, the residual stream, and the hidden states for the draft head.

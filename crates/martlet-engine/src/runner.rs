@@ -39,6 +39,24 @@ pub struct SeqState {
     pub(crate) placed: (usize, usize),
     /// Its last output row of the latest draft.
     pub(crate) drafted: usize,
+    /// Rows that the draft head has not seen.
+    pub(crate) held: Held,
+}
+
+/// What the draft head will read of rows whose keys and values it has not got: most answers end before drafts would pay
+/// for them. Kept by the host, since it is seldom read.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Index of the first row; the head has seen all before it.
+    pub start: usize,
+    /// [rows, hidden], as the last layer left them.
+    values: Vec<f32>,
+}
+
+impl Held {
+    pub fn from(start: usize) -> Held {
+        Held { start, values: Vec::new() }
+    }
 }
 
 impl SeqState {
@@ -76,7 +94,7 @@ pub struct SeqInput<'a> {
 pub struct DraftInput<'a> {
     pub seq: &'a mut SeqState,
     /// Index of the first row: where its hidden state was computed. With [`Hidden::Step`] the sequence had this row and
-    /// those after it in the latest step.
+    /// those after it in the latest step; with [`Hidden::Held`] it is the first of those that are held.
     pub start: usize,
     /// The token after each row.
     pub tokens: &'a [u32],
@@ -88,6 +106,7 @@ pub struct DraftInput<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hidden {
     Step,
+    Held,
     Drafted,
 }
 
@@ -228,13 +247,14 @@ impl<D: Device> Runner<D> {
     }
 
     /// Runs the draft head; tokens are those that follow each row. With [`Hidden::Step`] the rows are rows of the latest
-    /// step, with [`Hidden::Drafted`] one row for each sequence: its last output row of the latest draft (a deeper draft;
+    /// step, with [`Hidden::Held`] rows that [`Runner::hold`] has kept, with [`Hidden::Drafted`] one row for each sequence: its last output row of the latest draft (a deeper draft;
     /// sequences stand in the same order, and some may be left out). Logits of the wanted rows lie in their order until the
     /// next draft: [`Runner::draft_logits`], [`Runner::sample_drafts`].
     pub fn draft(&mut self, inputs: &mut [DraftInput<'_>], hidden: Hidden) -> Result<(), StepError> {
         let batch = self.prepare_draft(inputs)?;
         let b = match hidden {
             Hidden::Step => self.take_hidden(inputs, &batch)?,
+            Hidden::Held => self.take_held(inputs, &batch)?,
             Hidden::Drafted => {
                 let outputs = inputs.iter().map(|i| i.seq.drafted as u32).collect();
                 let picked = self.d.batch(&Batch { outputs, ..self.latest.clone() }, self.model.spec.vocabulary)?;
@@ -253,10 +273,10 @@ impl<D: Device> Runner<D> {
         Ok(())
     }
 
-    /// Gives the draft head the keys and values of rows of the latest step, without drafting; their `outputs` are 0.
+    /// Gives the draft head the keys and values of rows that are held, without drafting; their `outputs` are 0.
     pub fn draft_append(&mut self, inputs: &mut [DraftInput<'_>]) -> Result<(), StepError> {
         let batch = self.prepare_draft(inputs)?;
-        let b = self.take_hidden(inputs, &batch)?;
+        let b = self.take_held(inputs, &batch)?;
         let Runner { d, model, cache, scratch, hidden, .. } = self;
         model.draft_append(d, hidden, &b, cache, scratch);
         Ok(d.wait()?)
@@ -269,6 +289,43 @@ impl<D: Device> Runner<D> {
             (i.start - start..i.start - start + i.tokens.len()).map(move |r| (row + r) as u32)
         });
         let picked = Batch { outputs: rows.collect(), ..self.latest.clone() };
+        let vocabulary = self.model.spec.vocabulary;
+        let (picked, b) = (self.d.batch(&picked, vocabulary)?, self.d.batch(batch, vocabulary)?);
+        let Runner { d, model, scratch, x, hidden, .. } = self;
+        model.draft_input(d, x, &picked, &b, scratch, hidden);
+        Ok(b)
+    }
+
+    /// Holds what the draft head reads of each sequence's rows of the latest step, from a row on up to its end.
+    pub(crate) fn hold(&mut self, seqs: &mut [(&mut SeqState, usize)]) -> Result<(), StepError> {
+        let width = self.model.spec.hidden;
+        let x = self.d.read(&self.x, self.latest.rows())?;
+        for (seq, from) in seqs {
+            let (start, row) = seq.placed;
+            if seq.held.start + seq.held.values.len() / width != *from {
+                return Err(StepError::Drafts("rows that do not follow those that are held"));
+            }
+            let rows = row + *from - start..row + seq.len - start;
+            seq.held.values.extend_from_slice(&x[rows.start * width..rows.end * width]);
+        }
+        Ok(())
+    }
+
+    /// Puts what the draft head reads of held rows into `hidden`, and holds them no longer; gives `batch` on the device. The
+    /// rows of the latest step make room for them.
+    fn take_held(&mut self, inputs: &mut [DraftInput<'_>], batch: &Batch) -> Result<D::Batch, StepError> {
+        let width = self.model.spec.hidden;
+        let mut values = Vec::with_capacity(batch.rows() * width);
+        for DraftInput { seq: SeqState { held, .. }, start, tokens, .. } in inputs {
+            let len = tokens.len() * width;
+            if held.start != *start || held.values.len() < len {
+                return Err(StepError::Drafts("rows that are not held"));
+            }
+            values.extend(held.values.drain(..len));
+            held.start += tokens.len();
+        }
+        self.d.write(&mut self.x, 0, &values)?;
+        let picked = Batch { outputs: (0..batch.rows() as u32).collect(), ..batch.clone() };
         let vocabulary = self.model.spec.vocabulary;
         let (picked, b) = (self.d.batch(&picked, vocabulary)?, self.d.batch(batch, vocabulary)?);
         let Runner { d, model, scratch, x, hidden, .. } = self;

@@ -23,6 +23,8 @@ pub(crate) struct Sequence {
     pub tokens: Vec<u32>,
     /// Tokens in all at which the answer ends.
     limit: usize,
+    /// The stop token that ended the answer.
+    stopped: Option<u32>,
     pub state: Option<SeqState>,
     seen: Seen,
     constraint: Option<Box<dyn Constraint>>,
@@ -144,6 +146,7 @@ impl Sequence {
         Sequence {
             tokens: request.prompt.clone(),
             limit: wanted.min(context),
+            stopped: None,
             params,
             state: None,
             seen,
@@ -245,6 +248,13 @@ impl Sequence {
     /// The tokens of the next `rows` rows, drafts included.
     pub fn next_tokens(&self, rows: usize) -> Vec<u32> {
         self.tokens[self.computed()..].iter().chain(&self.drafts.tokens).take(rows).copied().collect()
+    }
+
+    /// The first row that the draft head has not seen, and the token behind each of those rows; a stop token is one.
+    pub fn behind(&self) -> (usize, Vec<u32>) {
+        let start = self.state.as_ref().map_or(0, |s| s.held.start);
+        let known = self.tokens.iter().chain(&self.stopped);
+        (start, known.skip(start + 1).take(self.computed() - start).copied().collect())
     }
 
     /// What the sampler needs to check the drafts: for the token after the known ones, and after each draft.
@@ -352,6 +362,7 @@ impl Sequence {
         self.clock.latest_token = Some(now);
         self.counts.generated += 1;
         if self.request.stop.contains(&token) {
+            self.stopped = Some(token);
             let _ = self.events.send(Event::End(TokenEvent { id: token, logprob, top }));
             return Some(Ok(Finish::Stop(token)));
         }

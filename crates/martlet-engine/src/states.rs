@@ -1,6 +1,6 @@
 //! Sequences begin, go on from kept states, and end: who holds which pages and slots of a [`Runner`].
 
-use crate::runner::{Runner, SeqState, StepError};
+use crate::runner::{Held, Runner, SeqState, StepError};
 use martlet_device::{Device, PAGE};
 
 /// Pages and recurrent states of a sequence after `len` tokens. The pages are held until [`Runner::drop_kept`].
@@ -24,7 +24,8 @@ impl<D: Device> Runner<D> {
     pub fn open(&mut self) -> Result<SeqState, StepError> {
         let slot = self.slots.take().ok_or(StepError::Slots { total: self.slots.total() })?;
         self.cache.clear(&mut self.d, slot);
-        Ok(SeqState { pages: Vec::new(), slot, len: 0, tentative: 0, placed: (0, 0), drafted: 0 })
+        let held = Held::from(0);
+        Ok(SeqState { pages: Vec::new(), slot, len: 0, tentative: 0, placed: (0, 0), drafted: 0, held })
     }
 
     /// Frees what a sequence holds.
@@ -75,7 +76,7 @@ impl<D: Device> Runner<D> {
             self.cache.copy_page(&mut self.d, tail, copy);
             seq.pages.push(copy);
         }
-        seq.len = kept.len;
+        (seq.len, seq.held) = (kept.len, Held::from(kept.len));
         Ok(())
     }
 
@@ -107,6 +108,15 @@ impl<D: Device> Runner<D> {
         for page in self.pages.drain_idle() {
             self.cache.release_page(&mut self.d, page);
         }
+    }
+
+    /// Tokens between kept states such that the states take about as much as the pages between them.
+    pub(crate) fn ladder(&mut self) -> Result<usize, StepError> {
+        let empty = self.open()?;
+        let kept = self.keep(&empty);
+        self.close(empty);
+        let token = (self.page_bytes() / PAGE).max(1);
+        Ok((kept?.state.len() / token).clamp(512, 8192).next_multiple_of(256))
     }
 
     /// Bytes of one page in all layers.

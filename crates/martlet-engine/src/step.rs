@@ -56,7 +56,7 @@ impl<D: Device> Worker<D> {
         let parts = self.run_rows(rows)?;
         let taken = self.check_drafts(&parts)?;
         let time = started.elapsed();
-        self.record(&parts, time);
+        self.record(&parts, &taken, time);
         self.make_drafts(&parts, &taken)?;
         self.stats.steps += 1;
         self.stats.device_time += started.elapsed();
@@ -166,12 +166,14 @@ impl<D: Device> Worker<D> {
     }
 
     /// Learns what the step cost.
-    fn record(&mut self, parts: &[Part], time: Duration) {
+    fn record(&mut self, parts: &[Part], taken: &[Taken], time: Duration) {
         let rows: usize = parts.iter().map(|p| p.rows).sum();
         let prompts: usize = parts.iter().filter(|p| !p.decoding).map(|p| p.rows).sum();
         self.stats.prompt_tokens += prompts as u64;
         if prompts == 0 {
-            self.costs.add_step(self.context(parts), rows, time);
+            let (context, tokens) = (self.context(parts), taken.iter().map(|t| t.tokens.len()).sum());
+            self.costs.add_step(context, rows, time);
+            self.costs.settle(context, parts.len(), tokens, rows > parts.len(), time);
         } else if prompts >= 16 {
             let seconds = time.as_secs_f64() / rows as f64;
             let known = self.row_seconds.get_or_insert(seconds);
@@ -192,27 +194,26 @@ impl<D: Device> Worker<D> {
         let context = self.context(parts);
         let goes_on = |s: &Sequence, t: &Taken| t.end.is_none() && s.is_decoding();
         let sequences = parts.iter().zip(taken).filter(|(p, t)| goes_on(&self.running[p.at], t)).count();
-        let place = Place { context, sequences };
+        let place = Place { context, sequences, answered: 0, behind: 0 };
         let mut depths = Vec::new();
         for (part, taken) in parts.iter().zip(taken) {
             let wanted = goes_on(&self.running[part.at], taken);
             depths.push(if wanted { self.choose_drafts(part.at, place) } else { 0 });
         }
         let Some(mtp) = &mut self.mtp else { return Ok(()) };
-        let started = Instant::now();
         let mut jobs = Vec::new();
         let mut running = self.running.iter_mut().enumerate();
-        for ((part, taken), &depth) in parts.iter().zip(taken).zip(&depths) {
+        for (part, &depth) in parts.iter().zip(&depths) {
             let Some((_, sequence)) = running.find(|(i, _)| *i == part.at) else { continue };
-            // Behind each row comes the sequence's next token; behind its last one the stop token that ended it.
-            let next = (part.start + 1..=sequence.computed())
-                .filter_map(|i| sequence.tokens.get(i).or(taken.tokens.last()).copied())
-                .collect();
-            jobs.push(Job { sequence, start: part.start, next, depth });
+            jobs.push(Job { sequence, start: part.start, depth });
         }
-        mtp.draft(&mut self.runner, &mut jobs)?;
+        let spent = mtp.draft(&mut self.runner, &mut jobs)?;
         let passes = depths.iter().copied().max().unwrap_or(0);
-        self.costs.add_passes(context, passes, started.elapsed());
+        if passes > 0 {
+            self.costs.add_showing(spent.rows, spent.showing);
+            self.costs.add_passes(context, passes, spent.passes);
+            self.costs.spend(spent.showing + spent.passes);
+        }
         if let Some(replace) = &self.options.replace_draft {
             for sequence in self.running.iter_mut().filter(|s| s.drafts.class.is_mtp()) {
                 let at = sequence.tokens.len();
@@ -228,6 +229,8 @@ impl<D: Device> Worker<D> {
         // Drafts are no reason to take room from others: they use the pages that are there.
         let spare = self.runner.pages.free() / self.running.len();
         let sequence = &mut self.running[at];
+        let behind = sequence.behind().1.len();
+        let place = Place { answered: sequence.counts.generated, behind, ..place };
         let held = sequence.state_mut().pages().len();
         let room = ((held + spare) * PAGE).saturating_sub(sequence.tokens.len());
         let share = (self.runner.max_outputs() - self.options.sequences) / place.sequences;
@@ -248,7 +251,11 @@ impl<D: Device> Worker<D> {
             None => {
                 let force = self.options.drafter != DrafterChoice::Auto;
                 let choice = choose(&self.costs, &sequence.acceptance, place, &candidates, force);
-                sequence.probe.next(choice, candidates.last())
+                match sequence.probe.next(choice, candidates.last()) {
+                    None if force => choice,
+                    Some(probe) if !force && !self.costs.affords(place, probe) => choice,
+                    probe => probe,
+                }
             }
         };
         let Some((class, depth)) = choice.map(|(class, depth)| (class, depth.min(most))).filter(|(_, d)| *d > 0) else {

@@ -81,7 +81,7 @@ impl<D: Device> Worker<D> {
         disk: Option<DiskCache>,
     ) -> Result<Worker<D>, StepError> {
         let mtp = runner.has_mtp() && matches!(options.drafter, DrafterChoice::Auto | DrafterChoice::Mtp);
-        let ladder = ladder(&mut runner)?;
+        let ladder = runner.ladder()?;
         Ok(Worker {
             keys: Keys::new(&model_key(&mut runner, &options, mtp)),
             disk,
@@ -390,7 +390,13 @@ impl<D: Device> Worker<D> {
 
     /// Puts the state of a sequence into the prefix cache. Without room nothing is kept.
     pub fn keep(&mut self, sequence: &mut Sequence) {
-        let (Some(prefix), Some(state)) = (&mut self.prefix, &sequence.state) else { return };
+        let Some(prefix) = &mut self.prefix else { return };
+        // Whoever goes on from here may draft. What can not be shown to the head or exported is not kept; the sequence itself
+        // goes on.
+        if self.mtp.as_mut().is_some_and(|mtp| mtp.fill(&mut self.runner, sequence).is_err()) {
+            return;
+        }
+        let Some(state) = &sequence.state else { return };
         let len = state.len();
         let key = self.keys.of(&sequence.tokens[..len]);
         let gain = len - sequence.kept.min(len);
@@ -399,7 +405,6 @@ impl<D: Device> Worker<D> {
             prefix.hit(&key, self.runner.page_bytes());
             return;
         }
-        // A state that can not be exported is not kept; the sequence itself goes on.
         let Ok(kept) = self.runner.keep(state) else { return };
         if let Some(disk) = &self.disk {
             store(disk, &mut self.runner, &kept, key, &mut sequence.stored);
@@ -553,16 +558,6 @@ impl<D: Device> Worker<D> {
         self.shared.queued.fetch_add(1, Ordering::Relaxed);
         self.waiting.insert(0, Box::new(sequence));
     }
-}
-
-/// Tokens between kept states such that the states take about as much as the pages between them.
-fn ladder<D: Device>(runner: &mut Runner<D>) -> Result<usize, StepError> {
-    let empty = runner.open()?;
-    let kept: Result<Kept, StepError> = runner.keep(&empty);
-    runner.close(empty);
-    let state = kept?.state.len();
-    let token = (runner.page_bytes() / PAGE).max(1);
-    Ok((state / token).clamp(512, 8192).next_multiple_of(256))
 }
 
 /// Gives what a sequence has added since `stored` to the disk.

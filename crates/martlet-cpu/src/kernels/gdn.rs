@@ -21,6 +21,11 @@ use crate::simd::prefetch;
 /// Rows between borders; divides the 64 tokens of a page.
 pub const BORDER: usize = 32;
 
+/// Rows of S that are asked for ahead: 4 KiB at 128 columns.
+const AHEAD: usize = 8;
+/// Rows of the list that are asked for ahead.
+const LIST_AHEAD: usize = 4;
+
 /// The rows since a border, oldest first.
 #[derive(Clone, Copy)]
 pub struct Pending<'a> {
@@ -66,6 +71,10 @@ pub struct HeadRows<'a, 'b> {
 #[inline(always)]
 pub fn gdn(h: &mut HeadRows<'_, '_>) {
     let (kd, vd) = (h.key_dim, h.value_dim);
+    // The list is needed once S has been read.
+    let soon = h.pending.min(LIST_AHEAD);
+    prefetch(&h.head.k[..soon * kd]);
+    prefetch(&h.head.u[..soon * vd]);
     // The list holds `from..len` since the border that `s` stands at.
     let (mut from, mut len) = (0, h.pending);
     // The state past a border that drafts have crossed; empty while there is none.
@@ -181,6 +190,10 @@ fn row(r: &Row<'_>, v: &[f32], u: &mut [f32], y: &mut [f32]) {
     }
     let kd = r.k.len();
     for (j, w) in r.w.iter().enumerate() {
+        if j + LIST_AHEAD < r.w.len() {
+            prefetch(&r.keys[(j + LIST_AHEAD) * kd..(j + LIST_AHEAD + 1) * kd]);
+            prefetch(&r.us[(j + LIST_AHEAD) * vd..(j + LIST_AHEAD + 1) * vd]);
+        }
         let (key, other) = (&r.keys[j * kd..(j + 1) * kd], &r.us[j * vd..(j + 1) * vd]);
         let (in_u, in_y) = (-(w * dot(key, r.k)), w * dot(key, r.q));
         for i in 0..vd {
@@ -231,8 +244,6 @@ fn columns<const R: usize, const W: usize>(
     y: &mut Columns<'_>,
     first: usize,
 ) {
-    /// Rows of S that are asked for ahead: 4 KiB at 128 columns.
-    const AHEAD: usize = 8;
     let kd = rows[0].0.len();
     let rows = rows.map(|(k, q)| (&k[..kd], &q[..kd]));
     let (mut a, mut b) = ([[0.0f32; W]; R], [[0.0f32; W]; R]);

@@ -7,7 +7,7 @@ mod mtp;
 pub(crate) mod policy;
 mod suffix;
 
-pub(crate) use mtp::Mtp;
+pub(crate) use mtp::{Mtp, held_bytes};
 pub(crate) use suffix::Suffix;
 
 use crate::runner::{Runner, StepError};
@@ -16,6 +16,7 @@ use martlet_device::Device;
 use martlet_device::sampling::Odds;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Who drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,19 +115,30 @@ pub(crate) struct Drafts {
     pub class: policy::Class,
 }
 
-/// A sequence that took tokens in the step just done.
+/// A sequence with rows in the step just done.
 pub(crate) struct Job<'a> {
     pub sequence: &'a mut Sequence,
-    /// Index of its first row of the step that stays.
+    /// Index of its first row of the step.
     pub start: usize,
-    /// The token after each of its rows that stay.
-    pub next: Vec<u32>,
     /// Drafts wanted.
     pub depth: usize,
+}
+
+/// What drafts took.
+#[derive(Default)]
+pub(crate) struct Spent {
+    /// Rows that were shown to the drafter before it could draft.
+    pub rows: usize,
+    pub showing: Duration,
+    /// Making the drafts.
+    pub passes: Duration,
 }
 
 /// Makes drafts for sequences. Every sequence whose rows were computed is shown to it, once for each step.
 pub(crate) trait Drafter<D: Device> {
     /// Puts up to `depth` drafts into each job's sequence.
-    fn draft(&mut self, runner: &mut Runner<D>, jobs: &mut [Job<'_>]) -> Result<(), StepError>;
+    fn draft(&mut self, runner: &mut Runner<D>, jobs: &mut [Job<'_>]) -> Result<Spent, StepError>;
+
+    /// Sees to it that who goes on from this sequence's state can draft.
+    fn fill(&mut self, runner: &mut Runner<D>, sequence: &mut Sequence) -> Result<(), StepError>;
 }

@@ -1,53 +1,69 @@
 //! The checkpoint's own draft head.
+//!
+//! It attends to its keys of all earlier tokens, so that every row goes to it; but an answer of a few tokens does not earn
+//! back what that takes. So rows are held until a draft is wanted, the state is kept, or there are too many of them.
 
-use super::{Drafter, Job};
+use super::{Drafter, Job, Spent};
 use crate::runner::{DraftInput, Hidden, Runner, SeqState, StepError};
 use crate::sequence::Sequence;
 use martlet_device::{Device, sampling};
+use std::time::Instant;
 
 /// With up to this many rows one pass of the head over all of them is cheaper than an append and a pass over the last.
 const ONE_PASS: usize = 8;
+/// Most rows of a sequence that are held after a step.
+const HELD: usize = 256;
+
+/// Most bytes of held rows of one sequence; `rows`: most of a step.
+pub(crate) fn held_bytes(hidden: usize, rows: usize) -> u64 {
+    4 * (hidden as u64).saturating_mul(HELD.saturating_add(rows) as u64)
+}
 
 pub(crate) struct Mtp;
 
 impl<D: Device> Drafter<D> for Mtp {
-    /// The head attends to its keys of all earlier tokens, so that every row goes to it; only rows that draft go through
-    /// its whole layer.
-    fn draft(&mut self, runner: &mut Runner<D>, jobs: &mut [Job<'_>]) -> Result<(), StepError> {
-        let mut appended = Vec::new();
-        let mut first = Vec::new();
-        for job in jobs.iter_mut().filter(|j| !j.next.is_empty()) {
-            let whole = job.depth > 0 && job.next.len() <= ONE_PASS;
-            let split = if whole { 0 } else { job.next.len() - usize::from(job.depth > 0) };
-            let (before, last) = job.next.split_at(split);
-            // A state is lent to one input at a time: appended rows first.
-            if !before.is_empty() {
-                appended.push((&mut *job.sequence, job.start, before));
-            }
-            if !last.is_empty() {
-                first.push((job.start + split, last.to_vec()));
-            }
+    fn draft(&mut self, runner: &mut Runner<D>, jobs: &mut [Job<'_>]) -> Result<Spent, StepError> {
+        let mut rows: Vec<_> = jobs.iter_mut().map(|j| (j.sequence.state_mut(), j.start)).collect();
+        runner.hold(&mut rows)?;
+        let mut spent = Spent::default();
+        let started = Instant::now();
+        for Job { sequence, depth, .. } in jobs.iter_mut() {
+            let rows = sequence.behind().1.len();
+            let held = match *depth {
+                0 if rows <= HELD => continue,
+                0 => 0,
+                _ if rows <= ONE_PASS => continue,
+                _ => 1,
+            };
+            append(runner, sequence, rows - held)?;
+            spent.rows += if *depth > 0 { rows - held } else { 0 };
         }
-        append(runner, appended)?;
-        let drafting: Vec<&mut Job<'_>> = jobs.iter_mut().filter(|j| j.depth > 0 && !j.next.is_empty()).collect();
-        chain(runner, drafting, first)
+        spent.showing = started.elapsed();
+        let started = Instant::now();
+        chain(runner, jobs.iter_mut().filter(|j| j.depth > 0).collect())?;
+        spent.passes = started.elapsed();
+        Ok(spent)
+    }
+
+    fn fill(&mut self, runner: &mut Runner<D>, sequence: &mut Sequence) -> Result<(), StepError> {
+        let rows = sequence.behind().1.len();
+        append(runner, sequence, rows)
     }
 }
 
-fn append<D: Device>(runner: &mut Runner<D>, rows: Vec<(&mut Sequence, usize, &[u32])>) -> Result<(), StepError> {
-    let mut inputs: Vec<DraftInput<'_>> = rows
-        .into_iter()
-        .map(|(sequence, start, tokens)| DraftInput { seq: sequence.state_mut(), start, tokens, outputs: 0 })
-        .collect();
-    if inputs.is_empty() { Ok(()) } else { runner.draft_append(&mut inputs) }
+/// Shows the head the first `rows` rows that are held of a sequence.
+fn append<D: Device>(runner: &mut Runner<D>, sequence: &mut Sequence, rows: usize) -> Result<(), StepError> {
+    let (mut start, tokens) = sequence.behind();
+    for tokens in tokens[..rows].chunks(runner.max_rows()) {
+        runner.draft_append(&mut [DraftInput { seq: sequence.state_mut(), start, tokens, outputs: 0 }])?;
+        start += tokens.len();
+    }
+    Ok(())
 }
 
 /// One pass for each depth, over the jobs that still want a draft.
-fn chain<D: Device>(
-    runner: &mut Runner<D>,
-    mut jobs: Vec<&mut Job<'_>>,
-    mut rows: Vec<(usize, Vec<u32>)>,
-) -> Result<(), StepError> {
+fn chain<D: Device>(runner: &mut Runner<D>, mut jobs: Vec<&mut Job<'_>>) -> Result<(), StepError> {
+    let mut rows: Vec<(usize, Vec<u32>)> = jobs.iter().map(|j| j.sequence.behind()).collect();
     let mut depth = 0;
     while !jobs.is_empty() {
         let mut inputs: Vec<DraftInput<'_>> = jobs
@@ -60,7 +76,7 @@ fn chain<D: Device>(
                 outputs: 1,
             })
             .collect();
-        runner.draft(&mut inputs, if depth == 0 { Hidden::Step } else { Hidden::Drafted })?;
+        runner.draft(&mut inputs, if depth == 0 { Hidden::Held } else { Hidden::Drafted })?;
         let sampled = runner.sample_drafts(&jobs.iter().map(|j| j.sequence.draft_row()).collect::<Vec<_>>())?;
         if jobs.iter().any(|j| j.sequence.rejects()) {
             keep_odds(runner, &mut jobs)?;

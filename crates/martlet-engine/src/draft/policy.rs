@@ -3,6 +3,10 @@
 //! With a(i) the chance that draft i is accepted, a step of a sequence with k drafts gives 1 + sum over i <= k of a(1) ...
 //! a(i) tokens, and takes the time of a step of so many rows and of making the drafts. The number of drafts with the most
 //! tokens a second is chosen, often none. Nothing here can change a text.
+//!
+//! What looks best may be wrong, above all for short answers. So drafts are paid from a purse: a share of the time that
+//! answers take goes into it, and what drafts gain, up to a few steps' worth; what they lose is taken out, and who could
+//! lose more than there is does not draft. Over any stretch of time they lose no more than the share and those few steps.
 
 use super::Kind;
 use std::time::Duration;
@@ -107,7 +111,16 @@ pub(crate) struct Costs {
     steps: Vec<[Mean; ROWS]>,
     /// One pass of the draft head.
     passes: [Mean; RANGES.len()],
+    /// Showing the draft head a row.
+    showing: Mean,
+    /// Seconds that drafts may lose; `None` before any step was measured.
+    purse: Option<f64>,
 }
+
+/// What a row adds to a step where no step with so many rows was measured, as a share of the step: in the hope that it
+/// pays, so that it is tried; and for fear of what the try may lose.
+const HOPE: f64 = 0.04;
+const FEAR: f64 = 0.5;
 
 impl Costs {
     fn range(context: usize) -> usize {
@@ -126,10 +139,15 @@ impl Costs {
         }
     }
 
-    /// Seconds of a step of `rows` rows. Between measured sizes on a straight line; beyond them each row adds little, so
-    /// that it is tried and measured.
-    fn step(&self, context: usize, rows: usize) -> Option<f64> {
-        const HOPE: f64 = 0.04;
+    pub fn add_showing(&mut self, rows: usize, time: Duration) {
+        if rows > 0 {
+            add_time(&mut self.showing, time / rows as u32);
+        }
+    }
+
+    /// Seconds of a step of `rows` rows. Between measured sizes on a straight line; beyond them each row adds the share
+    /// `beyond`.
+    fn step(&self, context: usize, rows: usize, beyond: f64) -> Option<f64> {
         let known = |r: &usize| self.steps[Self::range(context)][*r - 1].known().map(|t| (*r as f64, t));
         let below = (1..=rows.min(ROWS)).rev().find_map(|r| known(&r));
         let above = (rows..=ROWS).find_map(|r| known(&r));
@@ -137,7 +155,7 @@ impl Costs {
         match (below, above) {
             (Some((r, t)), _) if r == rows => Some(t),
             (Some((r0, t0)), Some((r1, t1))) => Some(t0 + (t1 - t0) * (rows - r0) / (r1 - r0)),
-            (Some((r, t)), None) => Some(t * (1.0 + HOPE * (rows - r) / (1.0 + HOPE * (r - 1.0)))),
+            (Some((r, t)), None) => Some(t * (1.0 + beyond * (rows - r) / (1.0 + beyond * (r - 1.0)))),
             (None, Some((_, t))) => Some(t),
             (None, None) => None,
         }
@@ -145,14 +163,61 @@ impl Costs {
 
     /// Seconds of a pass of the head; before any is measured: a share of a step.
     fn pass(&self, context: usize) -> f64 {
-        let step = self.step(context, 1).unwrap_or(0.0);
+        let step = self.step(context, 1, HOPE).unwrap_or(0.0);
         self.passes[Self::range(context)].known().unwrap_or(0.1 * step)
+    }
+
+    /// Seconds of showing the head `rows` rows.
+    fn show(&self, context: usize, rows: usize) -> f64 {
+        rows as f64 * self.showing.known().unwrap_or_else(|| 0.05 * self.pass(context))
+    }
+
+    /// Seconds that are lost if drafts are made and none is right.
+    fn risk(&self, place: Place, class: Class, depth: usize) -> f64 {
+        let step = |rows| self.step(place.context, rows, FEAR).unwrap_or(0.0);
+        let extra = step(place.sequences * (1 + depth)) - step(place.sequences);
+        extra + if class.is_mtp() { self.drafts(place, depth) + self.show(place.context, place.behind) } else { 0.0 }
+    }
+
+    /// Seconds of making `depth` drafts by the head.
+    fn drafts(&self, place: Place, depth: usize) -> f64 {
+        depth as f64 * self.pass(place.context)
+    }
+
+    /// Whether drafts may be tried that lose so much at the worst.
+    pub fn affords(&self, place: Place, (class, depth): (Class, usize)) -> bool {
+        self.purse.is_some_and(|held| self.risk(place, class, depth) <= held)
+    }
+
+    /// Takes what making drafts took out of the purse.
+    pub fn spend(&mut self, time: Duration) {
+        if let Some(held) = &mut self.purse {
+            *held -= time.as_secs_f64();
+        }
+    }
+
+    /// Settles a step in which each of `sequences` decoded: `tokens` came of it in all, with drafts among its rows or not.
+    pub fn settle(&mut self, context: usize, sequences: usize, tokens: usize, drafted: bool, time: Duration) {
+        /// Of the time that answers take.
+        const SHARE: f64 = 1.0 / 64.0;
+        /// Steps that are in the purse at the most; at first there is one.
+        const MOST: f64 = 3.0;
+        let Some(plain) = self.step(context, sequences, HOPE) else { return };
+        let held = self.purse.get_or_insert(plain);
+        let time = time.as_secs_f64().min(3.0 * plain);
+        let gain = if drafted { tokens as f64 / sequences as f64 * plain - time } else { 0.0 };
+        *held = (*held + gain + SHARE * time).min(MOST * plain);
     }
 }
 
 impl Default for Costs {
     fn default() -> Self {
-        Costs { steps: vec![[Mean::NONE; ROWS]; RANGES.len()], passes: [Mean::NONE; RANGES.len()] }
+        Costs {
+            steps: vec![[Mean::NONE; ROWS]; RANGES.len()],
+            passes: [Mean::NONE; RANGES.len()],
+            showing: Mean::NONE,
+            purse: None,
+        }
     }
 }
 
@@ -181,6 +246,10 @@ impl Probe {
             return other.filter(|c| try_one && c.most > 0).map(|c| (c.class, 1));
         };
         self.drafted += 1;
+        // What a plain step takes is what drafts are compared with.
+        if self.drafted % DRAFTED == DRAFTED / 2 {
+            return None;
+        }
         let deeper = usize::from(self.drafted.is_multiple_of(DRAFTED) && depth < MAX_MTP);
         Some((class, depth + if class.is_mtp() { deeper } else { 0 }))
     }
@@ -196,14 +265,17 @@ pub(crate) struct Candidate {
 /// Where a choice is made.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// Tokens of the sequence.
+    /// Tokens of the sequence, and how many of them are its answer.
     pub context: usize,
+    pub answered: usize,
     /// Sequences that decode together, this one included; each is taken to choose alike.
     pub sequences: usize,
+    /// Rows that the draft head would have to be shown first.
+    pub behind: usize,
 }
 
 /// The drafter and the number of drafts with the most tokens a second; `None`: no drafts. `force`: at least one draft, if
-/// there is any candidate.
+/// there is any candidate, whatever it may lose.
 pub(crate) fn choose(
     costs: &Costs,
     acceptance: &Acceptance,
@@ -211,20 +283,25 @@ pub(crate) fn choose(
     candidates: &[Candidate],
     force: bool,
 ) -> Option<(Class, usize)> {
+    /// Times are not measured so well that less would be a gain.
+    const WORTH: f64 = 1.02;
     let n = place.sequences as f64;
-    let plain = match costs.step(place.context, place.sequences) {
+    let plain = match costs.step(place.context, place.sequences, HOPE) {
         Some(seconds) => n / seconds,
         // Nothing is measured yet: begin plainly, so that there is something to compare with.
         None => f64::INFINITY,
     };
-    let mut best = (if force { 0.0 } else { plain }, None);
+    let mut best = (if force { 0.0 } else { WORTH * plain }, None);
     for c in candidates {
+        // Nobody knows how long an answer will be: as much again as there is.
+        let first = if c.class.is_mtp() { costs.show(place.context, place.behind) } else { 0.0 };
+        let first = if force { 0.0 } else { first / place.answered.max(1) as f64 };
         for (depth, tokens) in acceptance.tokens(c.class, c.most).into_iter().enumerate().skip(1) {
             let rows = place.sequences * (1 + depth);
-            let step = costs.step(place.context, rows).unwrap_or(1.0);
-            let drafts = if c.class.is_mtp() { depth as f64 * costs.pass(place.context) } else { 0.0 };
-            let rate = n * tokens / (step + drafts);
-            if rate > best.0 {
+            let step = costs.step(place.context, rows, HOPE).unwrap_or(1.0);
+            let drafts = if c.class.is_mtp() { costs.drafts(place, depth) } else { 0.0 };
+            let rate = n * tokens / (step + drafts + first);
+            if rate > best.0 && (force || costs.affords(place, (c.class, depth))) {
                 best = (rate, Some((c.class, depth)));
             }
         }
@@ -242,7 +319,12 @@ mod tests {
             costs.add_step(100, rows, Duration::from_micros(step(rows)));
         }
         costs.add_passes(100, 1, Duration::from_micros(pass));
+        costs.purse = Some(1.0);
         costs
+    }
+
+    fn place(sequences: usize) -> Place {
+        Place { context: 100, answered: 10, sequences, behind: 1 }
     }
 
     fn acceptance(rate: f64) -> Acceptance {
@@ -252,7 +334,7 @@ mod tests {
     }
 
     fn pick(costs: &Costs, rate: f64, sequences: usize) -> usize {
-        let place = Place { context: 100, sequences };
+        let place = place(sequences);
         let mtp = [Candidate { class: Class::MTP, most: MAX_MTP }];
         choose(costs, &acceptance(rate), place, &mtp, false).map_or(0, |(_, depth)| depth)
     }
@@ -280,8 +362,9 @@ mod tests {
         let mut costs = Costs::default();
         assert_eq!(pick(&costs, 0.75, 1), 0);
         costs.add_step(100, 1, Duration::from_millis(1));
+        costs.settle(100, 1, 1, false, Duration::from_millis(1));
         assert!(pick(&costs, 0.75, 1) > 0, "rows are hoped to be cheap until they are measured");
-        let place = Place { context: 100, sequences: 1 };
+        let place = place(1);
         let suffix = [Candidate { class: Class::suffix(0), most: 3 }];
         let dear = self::costs(|r| 1000 * r as u64, 50);
         assert_eq!(choose(&dear, &acceptance(0.1), place, &suffix, false), None);
@@ -308,7 +391,45 @@ mod tests {
         let mut costs = Costs::default();
         (0..32).for_each(|_| costs.add_step(1, 1, Duration::from_millis(1)));
         costs.add_step(1, 1, Duration::from_secs(5));
-        assert!(costs.step(1, 1).unwrap() < 1.1e-3);
-        assert_eq!(costs.step(40_000, 1), None, "other ranges of context have costs of their own");
+        assert!(costs.step(1, 1, HOPE).unwrap() < 1.1e-3);
+        assert_eq!(costs.step(40_000, 1, HOPE), None, "other ranges of context have costs of their own");
+    }
+
+    /// Whatever is believed of them, drafts that are never right lose a share of the time and a few steps.
+    #[test]
+    fn drafts_lose_little_even_if_all_are_wrong() {
+        let (step, pass) = (|rows: u64| Duration::from_micros(400 + 600 * rows), Duration::from_micros(150));
+        let mut costs = Costs::default();
+        let mtp = [Candidate { class: Class::MTP, most: MAX_MTP }];
+        let (mut lost, mut tried) = (Duration::ZERO, 0);
+        for answered in 1..=2000 {
+            // As if each were the first of its kind: hopes are never disappointed.
+            let hope = Acceptance::default();
+            let place = Place { answered, ..place(1) };
+            let depth = choose(&costs, &hope, place, &mtp, false).map_or(0, |(_, depth)| depth);
+            let (time, drafts) = (step(1 + depth as u64), pass * depth as u32);
+            costs.add_passes(100, depth, drafts);
+            costs.spend(drafts);
+            costs.add_step(100, 1 + depth, time);
+            costs.settle(100, 1, 1, depth > 0, time);
+            lost += time + drafts - step(1);
+            tried += usize::from(depth > 0);
+        }
+        assert!(tried > 10, "{tried}");
+        let most = step(1) * (2000 / 64 + 4);
+        assert!(lost < most, "{lost:?} of {most:?}");
+    }
+
+    #[test]
+    fn what_the_head_has_to_be_shown_first_must_pay() {
+        let mut costs = costs(|r| 1000 + 30 * r as u64, 50);
+        costs.add_showing(100, Duration::from_millis(3));
+        let depth = |answered, behind| {
+            let mtp = [Candidate { class: Class::MTP, most: MAX_MTP }];
+            choose(&costs, &acceptance(0.8), Place { answered, behind, ..place(1) }, &mtp, false)
+        };
+        assert!(depth(1, 10).is_some(), "0.3 ms for more than half of 1 ms at each token");
+        assert_eq!(depth(2, 200), None, "6 ms, and nobody knows whether the answer goes on for so long");
+        assert!(depth(50, 200).is_some());
     }
 }

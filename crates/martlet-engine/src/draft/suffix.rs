@@ -3,37 +3,66 @@
 
 use super::policy::Class;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
-/// Lengths of the runs that are looked up, the longest first.
+/// Lengths of runs that count as equally good, the longest first. Runs of the last length are indexed.
 const RUNS: [usize; 3] = [16, 8, 4];
+const SHORTEST: usize = RUNS[RUNS.len() - 1];
+/// Occurrences that are looked at, the latest first.
+const LOOKED_AT: usize = 16;
 
-/// Where runs of tokens ended last, in one sequence.
+/// Where runs of tokens ended, in one sequence.
 #[derive(Default)]
 pub(crate) struct Suffix {
-    /// For each length of [`RUNS`]: hash of the run -> index behind its last occurrence.
-    ends: [HashMap<u64, u32>; RUNS.len()],
-    /// Runs that end at or before this index are known.
-    done: usize,
+    /// Hash of a run -> index behind its last occurrence.
+    last: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
+    /// For the run that ends at index i + SHORTEST: index behind the occurrence before it; 0: there is none.
+    before: Vec<u32>,
 }
 
 impl Suffix {
     /// Where the text goes on from an earlier occurrence of its last tokens, and how long the run is that occurred.
     /// Earlier tokens must not have changed since the last call.
     pub fn find(&mut self, tokens: &[u32]) -> Option<(usize, Class)> {
-        for end in self.done + 1..tokens.len() {
-            for (ends, run) in self.ends.iter_mut().zip(RUNS) {
-                if end >= run {
-                    ends.insert(hash(&tokens[end - run..end]), end as u32);
-                }
+        for end in self.before.len() + SHORTEST..tokens.len() {
+            let before = self.last.insert(hash(&tokens[end - SHORTEST..end]), end as u32);
+            self.before.push(before.unwrap_or(0));
+        }
+        let last = tokens.len().checked_sub(SHORTEST)?;
+        let mut end = *self.last.get(&hash(&tokens[last..]))? as usize;
+        let mut best = None;
+        for _ in 0..LOOKED_AT {
+            // Different runs may share a hash.
+            let common =
+                (0..RUNS[0].min(end)).take_while(|i| tokens[end - 1 - i] == tokens[tokens.len() - 1 - i]).count();
+            let class = RUNS.iter().position(|run| common >= *run);
+            if class.is_some_and(|class| best.is_none_or(|(_, known)| class < known)) {
+                best = class.map(|class| (end, class));
+            }
+            end = self.before[end - SHORTEST] as usize;
+            if end == 0 || best.is_some_and(|(_, class)| class == 0) {
+                break;
             }
         }
-        self.done = self.done.max(tokens.len().saturating_sub(1));
-        RUNS.iter().enumerate().find_map(|(i, &run)| {
-            let last = &tokens[tokens.len().checked_sub(run)?..];
-            let end = *self.ends[i].get(&hash(last))? as usize;
-            // Different runs may share a hash.
-            (tokens[end - run..end] == *last).then_some((end, Class::suffix(i)))
-        })
+        best.map(|(end, class)| (end, Class::suffix(class)))
+    }
+}
+
+/// Keys are hashes already.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.0 = self.0 << 8 | u64::from(*b));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 }
 

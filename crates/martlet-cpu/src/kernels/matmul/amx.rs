@@ -7,7 +7,8 @@
 //!   outputs (i32), stored and read again as vectors whose lanes are the outputs.
 //! instructions for 16 x 16 results and a group: 1 tile product (16 cycles of the tile unit) and 4 for each row
 //!   (convert, times d, fma s, fma b): 64, which two units finish in 32 cycles. The tile products of one block are
-//!   issued before the float part of the block before, so that both units are busy. Measured on a busy machine: 1.5
+//!   issued before the float part of the block before (of the slice before, where there is one block), so that both units
+//!   are busy. Measured on a busy machine: 1.5
 //!   times the speed of VNNI, not limited by the float part; the loads and stores of tiles are suspected, not measured.
 //! order: `mod.rs`. The scalar twin is `scalar.rs`.
 #![allow(unsafe_code)]
@@ -20,9 +21,12 @@ use crate::lanes::{LANES, Lanes};
 use crate::tiles::{Codes, LINE, Scales, TILE_K};
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 /// Rows of a block.
 const ROWS: usize = 16;
+/// Fewer rows are not worth the unpacking.
+const FEWEST: usize = 8;
 /// Groups of a slice.
 const GROUPS: usize = SLICE / TILE_K;
 
@@ -31,18 +35,27 @@ pub struct Amx;
 impl CodeProducts for Amx {
     #[inline(always)]
     fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
-        if p.rows.len() < ROWS || p.w.group != TILE_K {
+        if p.rows.len() < FEWEST || p.w.group != TILE_K {
             return vnni::Vnni::rows(p, codes, scales, out);
         }
         let Some(rows) = for_scheme!(rows, codes, p.w.group, scales) else {
             return codes::Plain::<true>::rows(p, codes, scales, out);
         };
-        let (blocks, rest) = (p.rows.len() / ROWS * ROWS, p.rows.len() % ROWS);
+        let whole = p.rows.len() / ROWS * ROWS;
+        let rest = Product { rows: &p.rows[whole..], ..*p };
+        let (out, out_of_rest) = out.split_at_mut(whole);
         // SAFETY: `Amx` is reached only through a `KernelSet` for AMX, which exists only where the features do and the
         // system has let this process use the tiles.
-        unsafe { rows(p, &mut out[..blocks]) }
-        if rest > 0 {
-            vnni::Vnni::rows(&Product { rows: &p.rows[blocks..], ..*p }, codes, scales, &mut out[blocks..]);
+        unsafe {
+            if whole > 0 {
+                rows(&Product { rows: &p.rows[..whole], ..*p }, out);
+            }
+            if rest.rows.len() >= FEWEST {
+                return rows(&rest, out_of_rest);
+            }
+        }
+        if !rest.rows.is_empty() {
+            vnni::Vnni::rows(&rest, codes, scales, out_of_rest);
         }
     }
 }
@@ -57,7 +70,8 @@ pub fn permitted() -> bool {
     false
 }
 
-/// Unpacked codes of a slice, and the results of two blocks.
+/// Unpacked codes of a slice, the results of two blocks, and rows put side by side. Never cleared: that would take a
+/// quarter of the time of a strip for few rows.
 #[repr(C, align(64))]
 struct Work {
     b: [[u8; 16 * LINE]; GROUPS],
@@ -65,7 +79,7 @@ struct Work {
     a: [[Tile; GROUPS]; ROWS],
 }
 
-/// Blocks of 16 rows; `out` is as long as they are.
+/// Blocks of 16 rows, or one of fewer; `out` is as long as they are.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
     let Input::Codes { codes, d, ds, tiles, groups } = p.x else { return };
@@ -74,49 +88,57 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
     let words = p.w.words(p.strip);
     assert!(words.len() == tiles * tile_lines && groups == tiles, "activations of another shape");
     out.fill([0.0; LANES]);
-    let mut work = Work { b: [[0; _]; _], c: [[[[0; _]; _]; _]; _], a: [[[0; _]; _]; _] };
-    let blocks = out.len() / ROWS;
+    let mut work = MaybeUninit::<Work>::uninit();
+    let work = work.as_mut_ptr();
+    let height = out.len().min(ROWS);
+    let blocks = out.len() / height;
     let in_order = p.rows.windows(2).all(|rows| rows[1] == rows[0] + 1);
     // SAFETY: the tiles are this thread's; they are released below.
-    unsafe { configure() };
-    for slice in (0..tiles).step_by(GROUPS) {
-        let here = GROUPS.min(tiles - slice);
-        let zero = _mm512_setzero_ps();
-        let (mut s, mut b) = ([zero; GROUPS], [zero; GROUPS]);
-        for g in 0..here {
-            let tile = words[(slice + g) * tile_lines..(slice + g + 1) * tile_lines].as_ptr().cast::<u8>();
-            // SAFETY: the tile is `code_lines` lines of codes and then its scales; `work.b[g]` is 16 lines.
-            unsafe {
-                for i in 0..8 {
-                    let (low, high) = operands::<C>(tile, i, false);
-                    let to = work.b[g].as_mut_ptr().add(2 * i * LINE);
-                    _mm512_store_si512(to.cast(), low);
-                    _mm512_store_si512(to.add(LINE).cast(), high);
+    unsafe { configure(height) };
+    let here = |slice: usize| GROUPS.min(tiles - slice * GROUPS);
+    let zero = _mm512_setzero_ps();
+    // Scales and biases of two slices.
+    let mut factors = [([zero; GROUPS], [zero; GROUPS]); 2];
+    let units = tiles.div_ceil(GROUPS) * blocks;
+    for unit in 0..=units {
+        let (slice, block) = (unit / blocks, unit % blocks);
+        if unit < units {
+            let first = slice * GROUPS;
+            if block == 0 {
+                let (s, b) = &mut factors[slice % 2];
+                for g in 0..here(slice) {
+                    let tile = words[(first + g) * tile_lines..(first + g + 1) * tile_lines].as_ptr().cast::<u8>();
+                    // SAFETY: the tile is `code_lines` lines of codes and then its scales; `b[g]` of the work is 16 lines.
+                    unsafe {
+                        for i in 0..8 {
+                            let (low, high) = operands::<C>(tile, i, false);
+                            let to = (&raw mut (*work).b[g]).cast::<u8>().add(2 * i * LINE);
+                            _mm512_store_si512(to.cast(), low);
+                            _mm512_store_si512(to.add(LINE).cast(), high);
+                        }
+                        (s[g], b[g]) = scales::<S>(tile.add(code_lines * LINE));
+                    }
                 }
-                (s[g], b[g]) = scales::<S>(tile.add(code_lines * LINE));
             }
+            let rows = &p.rows[block * height..(block + 1) * height];
+            // SAFETY: the tiles are configured for `height` rows; the codes of the slice are unpacked.
+            unsafe { multiply(work, unit % 2, codes, (tiles, first, here(slice)), rows, in_order) };
         }
-        let finish = match here {
-            4 => finish::<4>,
-            3 => finish::<3>,
-            2 => finish::<2>,
-            _ => finish::<1>,
-        };
-        for block in 0..=blocks {
-            if block < blocks {
-                let rows = &p.rows[block * ROWS..(block + 1) * ROWS];
-                // SAFETY: the tiles are configured.
-                unsafe { multiply(&mut work, block % 2, codes, (tiles, slice, here), rows, in_order) };
-            }
-            if let Some(last) = block.checked_sub(1) {
-                let these = last * ROWS..(last + 1) * ROWS;
-                finish(
-                    &work.c[last % 2],
-                    (&s, &b),
-                    &p.rows[these.clone()],
-                    [d, ds].map(|d| (&d[slice..], groups)),
-                    &mut out[these],
-                );
+        if let Some(last) = unit.checked_sub(1) {
+            let (slice, block) = (last / blocks, last % blocks);
+            let finish = match here(slice) {
+                4 => finish::<4>,
+                3 => finish::<3>,
+                2 => finish::<2>,
+                _ => finish::<1>,
+            };
+            let these = block * height..(block + 1) * height;
+            let (s, b) = &factors[slice % 2];
+            let scales = [d, ds].map(|d| (&d[slice * GROUPS..], groups));
+            // SAFETY: the tile products of the block have filled `height` rows for each group.
+            unsafe {
+                let c = (&raw const (*work).c[last % 2]).cast();
+                finish(c, (s, b), &p.rows[these.clone()], scales, &mut out[these]);
             }
         }
     }
@@ -126,9 +148,12 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
 
 /// The float part of a block: y += a, where a = fma(s, f32(C) * d, a) and a = fma(b, ds, a) for each of `N` groups.
 /// `factors`: d and ds of the first group of row 0, and how many there are from row to row.
+///
+/// # Safety
+/// At `c` are [N][ROWS] lines, of which those of the block's rows are filled.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn finish<const N: usize>(
-    c: &[[[i32; LANES]; ROWS]; GROUPS],
+unsafe fn finish<const N: usize>(
+    c: *const [[i32; LANES]; ROWS],
     (s, b): (&[__m512; GROUPS], &[__m512; GROUPS]),
     rows: &[u32],
     factors: [(&[f32], usize); 2],
@@ -139,8 +164,8 @@ fn finish<const N: usize>(
         let (Some(d), Some(ds)) = (d, ds) else { return };
         let mut a = _mm512_setzero_ps();
         for g in 0..N {
-            // SAFETY: 16 numbers of an array of 16.
-            let c = unsafe { _mm512_load_si512(c[g][r].as_ptr().cast()) };
+            // SAFETY: a filled line, as the caller promises.
+            let c = unsafe { _mm512_load_si512(c.cast::<[i32; LANES]>().add(g * ROWS + r).cast()) };
             let v = _mm512_mul_ps(_mm512_cvtepi32_ps(c), _mm512_set1_ps(d[g]));
             a = _mm512_fmadd_ps(s[g], v, a);
             a = _mm512_fmadd_ps(b[g], _mm512_set1_ps(ds[g]), a);
@@ -151,14 +176,14 @@ fn finish<const N: usize>(
     }
 }
 
-/// C[half][g] = the sums of 16 rows and group g, for `here` groups from tile `slice` on. Rows that do not follow
+/// C[half][g] = the sums of a block of rows and group g, for `here` groups from tile `slice` on. Rows that do not follow
 /// each other (`in_order`) are put side by side first.
 ///
 /// # Safety
-/// The tiles are configured.
+/// The tiles are configured, and `b` of the work is filled for `here` groups.
 #[inline(always)]
 unsafe fn multiply(
-    work: &mut Work,
+    work: *mut Work,
     half: usize,
     codes: &[Tile],
     (tiles, slice, here): (usize, usize, usize),
@@ -168,17 +193,23 @@ unsafe fn multiply(
     let first = rows[0] as usize;
     let (mut a, mut stride) = (codes[first * tiles + slice..].as_ptr(), tiles * TILE_K);
     if in_order {
-        assert!((first + ROWS) * tiles <= codes.len(), "rows beyond the activations");
+        assert!((first + rows.len()) * tiles <= codes.len(), "rows beyond the activations");
     } else {
-        for (to, &row) in work.a.iter_mut().zip(rows) {
-            let from = row as usize * tiles + slice;
-            to[..here].copy_from_slice(&codes[from..from + here]);
+        // SAFETY: the caller's work.
+        let to = unsafe { (&raw mut (*work).a).cast::<Tile>() };
+        for (r, &row) in rows.iter().enumerate().take(ROWS) {
+            let from = &codes[row as usize * tiles + slice..][..here];
+            // SAFETY: `here` of the GROUPS tiles of row r of ROWS.
+            unsafe { to.add(r * GROUPS).copy_from_nonoverlapping(from.as_ptr(), here) };
         }
-        (a, stride) = (work.a.as_ptr().cast(), GROUPS * TILE_K);
+        (a, stride) = (to.cast_const(), GROUPS * TILE_K);
     }
-    let (b, c) = (work.b.as_ptr(), work.c[half].as_mut_ptr());
-    // SAFETY: A is 16 rows of `here` times 64 bytes, `stride` apart, inside the activations or `work.a`, as seen above;
-    // B and C are 16 rows of 64 bytes for each group. The tiles are configured.
+    // SAFETY: the caller's work.
+    let (b, c) = unsafe {
+        ((&raw const (*work).b).cast::<[u8; 16 * LINE]>(), (&raw mut (*work).c[half]).cast::<[[i32; LANES]; ROWS]>())
+    };
+    // SAFETY: A is the block's rows of `here` times 64 bytes, `stride` apart, inside the activations or the work's, as seen above;
+    // B and C are up to 16 rows of 64 bytes for each group. The tiles are configured.
     unsafe {
         for g in 0..here {
             asm!(
@@ -191,18 +222,18 @@ unsafe fn multiply(
     }
 }
 
-/// Three tiles of 16 rows of 64 bytes: C, A and B.
+/// Three tiles with rows of 64 bytes: C and A of `height` rows, B of 16.
 ///
 /// # Safety
-/// The machine has AMX, and this process may use it.
-unsafe fn configure() {
+/// The machine has AMX, and this process may use it; `height` is at most 16.
+unsafe fn configure(height: usize) {
     #[repr(C, align(64))]
     struct Config([u8; 64]);
     let mut config = Config([0; 64]);
     config.0[0] = 1;
     for t in 0..3 {
         config.0[16 + 2 * t] = 64;
-        config.0[48 + t] = 16;
+        config.0[48 + t] = if t < 2 { height as u8 } else { 16 };
     }
     // SAFETY: 64 bytes are read; the caller sees to the rest.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
