@@ -68,6 +68,10 @@ impl Constraint for Automaton {
         Some(mask)
     }
 
+    fn allows(&mut self, token: u32) -> bool {
+        Automaton::allows(self, token)
+    }
+
     fn advance(&mut self, token: u32) {
         assert!(self.allows(token), "{token} after {:?}", self.path);
         self.path.push(token);
@@ -163,6 +167,49 @@ fn rules_are_followed_alike_with_every_drafter_and_without_room() {
     assert!(preempted > 0);
 }
 
+#[test]
+fn tokens_drawn_before_the_mask_are_those_drawn_under_it() {
+    let checkpoint = fledgling();
+    // Each way to sample as it is, and in other words that make the sampler filter, so that it needs the mask first.
+    let hot = Sampling { temperature: Some(1.0), seed: Some(7), ..Sampling::default() };
+    let penalised = Sampling { presence_penalty: Some(1.5), temperature: Some(0.7), ..hot.clone() };
+    let all = Some(1 << 20);
+    let pairs = [
+        (greedy(), Sampling { temperature: Some(1.0), top_k: Some(1), ..greedy() }),
+        (hot.clone(), Sampling { top_k: all, ..hot }),
+        (penalised.clone(), Sampling { top_k: all, ..penalised }),
+    ];
+    for (drafter, depth) in
+        [(DrafterChoice::None, None), (DrafterChoice::Mtp, Some(3)), (DrafterChoice::Suffix, Some(4))]
+    {
+        let engine = start(&checkpoint, 1, EngineOptions { drafter, draft_depth: depth, sequences: 3, ..plain() });
+        for (_, prompt) in fixtures::prompts().into_iter().step_by(17) {
+            for shape in [Shape::Alternating, Shape::Thirds] {
+                let run = |sampling: &Sampling| {
+                    let rule = Counted { shape, tokens: 24, paths: Arc::default() };
+                    let request =
+                        Request { constraint: Some(Arc::new(rule)), ..request(&prompt, sampling.clone(), 30) };
+                    outcome(&engine.submit(request).unwrap()).0
+                };
+                for (first, masked) in &pairs {
+                    assert_eq!(run(first), run(masked), "{drafter} {shape:?} {first:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn choices_of_one_seed_differ() {
+    let engine = start(&fledgling(), 1, plain());
+    let ask = |choice| {
+        let hot = Sampling { temperature: Some(1.2), seed: Some(3), ..Sampling::default() };
+        outcome(&engine.submit(Request { choice, ..request(&[1, 2, 3, 4], hot, 16) }).unwrap()).0
+    };
+    assert_eq!(ask(1), ask(1));
+    assert_ne!(ask(0).tokens, ask(1).tokens);
+}
+
 /// A rule that allows nothing.
 #[derive(Debug)]
 struct Nothing;
@@ -176,6 +223,10 @@ impl Rule for Nothing {
 impl Constraint for Nothing {
     fn mask(&mut self) -> Option<Vec<u32>> {
         Some(Vec::new())
+    }
+
+    fn allows(&mut self, _: u32) -> bool {
+        false
     }
 
     fn advance(&mut self, _: u32) {}

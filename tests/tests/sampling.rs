@@ -125,6 +125,10 @@ impl Constraint for Halves {
         Some(vec![allowed.fold(0, |mask, t| mask | 1 << t)])
     }
 
+    fn allows(&mut self, token: u32) -> bool {
+        allows(&self.0, token)
+    }
+
     fn advance(&mut self, token: u32) {
         assert!(allows(&self.0, token), "{token} after {:?}", self.0);
         self.0.push(token);

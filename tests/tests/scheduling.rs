@@ -260,6 +260,10 @@ impl Constraint for Ends {
         (self.after == 0).then(|| end.collect())
     }
 
+    fn allows(&mut self, token: u32) -> bool {
+        self.after > 0 || token == END
+    }
+
     fn advance(&mut self, _: u32) {
         self.after -= 1;
     }

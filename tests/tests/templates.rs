@@ -108,6 +108,39 @@ fn published_templates_render_as_in_transformers() {
     assert!(faults.is_empty(), "{} renderings differ; found\n{shown}", faults.len());
 }
 
+#[test]
+fn published_templates_take_what_clients_send() {
+    let folder = fixtures::project("target/test-data/chat_templates");
+    if fixtures::prepared("late system messages under the published templates", folder.clone()).is_none() {
+        return;
+    }
+    let tokenizer = std::fs::read(fixtures::project("models/fledgling/tokenizer.json")).unwrap();
+    let chat = serde_json::json!([
+        {"role": "developer", "content": "First."},
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\n", "tool_calls": [
+            {"function": {"name": "f", "arguments": "not JSON"}}]},
+        {"role": "tool", "content": null},
+        {"role": "system", "content": "Second."},
+        {"role": "assistant", "content": "It is"},
+    ]);
+    for name in PUBLISHED.iter().filter(|name| name.starts_with("qwen3_5") || name.starts_with("qwen3_6")) {
+        let template = std::fs::read(folder.join(format!("{name}.jinja"))).unwrap();
+        let files = [("chat_template.jinja", template), ("tokenizer.json", tokenizer.clone())];
+        let model = ChatModel::load(&TextFiles::from_owned(*name, files)).unwrap();
+        let prompt = model.prompt(&Conversation::from_json(&chat).unwrap()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(!prompt.opens_thinking, "{name}");
+        let parts =
+            ["<think>\nhm\n</think>", "not JSON", "<|im_start|>system\nSecond.<|im_end|>\n<|im_start|>assistant"];
+        let mut rest = prompt.text.as_str();
+        for part in parts {
+            let at = rest.find(part).unwrap_or_else(|| panic!("{name}: no {part:?} in {}", prompt.text));
+            rest = &rest[at..];
+        }
+        assert!(rest.ends_with("</think>\n\nIt is"), "{name}: {}", prompt.text);
+    }
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value};
 
 use crate::conversation::Conversation;
 use crate::generation::{self, ConfigFile, GenerationDefaults, GenerationError};
+use crate::grammar::{CallForm, GrammarError, Vocabulary};
 use crate::template::{ChatTemplate, TemplateError};
 use crate::tokenizer::{self, Tokenizer, TokenizerError};
 
@@ -153,6 +155,8 @@ pub struct ChatModel {
     template: Option<ChatTemplate>,
     /// Some checkpoints have a template of its own for conversations with tools.
     tool_template: Option<ChatTemplate>,
+    call_form: CallForm,
+    vocabulary: OnceLock<Result<Arc<Vocabulary>, GrammarError>>,
 }
 
 impl ChatModel {
@@ -171,12 +175,17 @@ impl ChatModel {
             generation.stop_ids.extend(eos.and_then(|token| tokenizer.token_to_id(token)));
         }
         let mut sources = template_sources(files)?;
+        let call_form = match sources.get("tool_use").or(sources.get("default")) {
+            Some(source) if !source.contains("<function=") && source.contains("<tool_call>") => CallForm::Json,
+            _ => CallForm::Xml,
+        };
         let mut compile = |name| {
             let compiled = sources.remove(name).map(|source| ChatTemplate::new(&source, special_tokens.clone()));
             compiled.transpose().map_err(|source| ChatModelError::Template { origin: origin.clone(), source })
         };
         let (template, tool_template) = (compile("default")?, compile("tool_use")?);
-        Ok(ChatModel { origin, tokenizer, generation, template, tool_template })
+        let vocabulary = OnceLock::new();
+        Ok(ChatModel { origin, tokenizer, generation, template, tool_template, call_form, vocabulary })
     }
 
     /// The prompt of a conversation, ending where the assistant's answer begins when `add_generation_prompt` is set.
@@ -186,6 +195,17 @@ impl ChatModel {
             Some(template) => Ok(template.render(chat, add_generation_prompt)?),
             None => Err(ChatModelError::NoTemplate { origin: self.origin.clone() }),
         }
+    }
+
+    /// How the template has tools called.
+    pub fn call_form(&self) -> CallForm {
+        self.call_form
+    }
+
+    /// The tokens as grammars see them; made when they are first needed.
+    pub fn vocabulary(&self) -> Result<Arc<Vocabulary>, GrammarError> {
+        let make = || Vocabulary::new(&self.tokenizer, &self.generation.stop_ids).map(Arc::new);
+        self.vocabulary.get_or_init(make).clone()
     }
 
     pub fn has_template(&self) -> bool {

@@ -97,6 +97,13 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
+    /// Ids of the tokens that are matched as a whole, before the text is cut: special ones and tags. Ascending.
+    pub fn added_ids(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = self.inner.get_added_tokens_decoder().into_keys().collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// Ids of all special tokens, ascending.
     pub fn special_ids(&self) -> Vec<u32> {
         (0..self.table.len() as u32).filter(|&id| self.table.is_special(id)).collect()

@@ -11,6 +11,8 @@ use std::time::Instant;
 pub struct Request {
     pub prompt: Vec<u32>,
     pub sampling: Sampling,
+    /// Which of several answers to one prompt this is: each draws its own noise from the same seed.
+    pub choice: u32,
     /// Tokens that end the answer.
     pub stop: Vec<u32>,
     /// At most so many tokens; `None`: until a stop token or the end of the context.
@@ -70,7 +72,7 @@ pub enum Refused {
 impl Request {
     /// Checks a request against what the engine holds.
     pub(crate) fn check(&self, vocabulary: usize, context: usize) -> Result<SampleParams, Refused> {
-        let params = self.sampling.resolve()?;
+        let params = SampleParams { choice: self.choice, ..self.sampling.resolve()? };
         if self.prompt.is_empty() {
             return Err(Refused::Empty);
         }

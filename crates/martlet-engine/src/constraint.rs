@@ -11,7 +11,11 @@ pub trait Constraint: Send {
     /// Tokens that may come next, one bit each, least significant first; `None`: all.
     fn mask(&mut self) -> Option<Vec<u32>>;
 
-    /// Goes on behind `token`, which the mask allowed.
+    /// Whether `token` may come next: its bit of the mask, without the work for the others. Where a token can be drawn before
+    /// it is known what is allowed, only this is asked as long as the model does what it should.
+    fn allows(&mut self, token: u32) -> bool;
+
+    /// Goes on behind `token`, which was allowed.
     fn advance(&mut self, token: u32);
 
     /// Takes back the last `tokens` calls of [`Constraint::advance`].

@@ -113,7 +113,7 @@ pub(crate) struct Checked {
     position: u64,
     /// Counts as [`Seen`] has them; `None`: as the sequence has seen so far.
     seen: Option<Vec<(u32, u32, u32)>>,
-    mask: Option<Vec<u32>>,
+    pub mask: Option<Vec<u32>>,
 }
 
 /// What a sequence took of the tokens that were sampled for it.
@@ -227,16 +227,53 @@ impl Sequence {
         (if self.is_decoding() { 1 + self.drafts.tokens.len() } else { rows }, last)
     }
 
-    /// Cuts the drafts before the first that the constraint forbids, and notes what it allows at each place that is left.
+    /// Whether tokens are drawn before it is asked what the constraint allows. The largest of all scores is that of the
+    /// allowed ones if its token is allowed; with top-k, top-p or min-p it is not known which scores count.
+    fn draws_first(&self) -> bool {
+        let SampleParams { temperature, top_k, top_p, min_p, .. } = self.params;
+        self.constraint.is_some() && (temperature == 0.0 || (top_k == 0 && top_p >= 1.0 && min_p <= 0.0))
+    }
+
+    /// The first of the tokens that were drawn at the places of [`Sequence::checked`] that counts and is forbidden: its
+    /// place, and what the constraint allows there.
+    pub fn forbidden(&mut self, sampled: &[Sampled], checks: &[Checked]) -> Option<(usize, Vec<u32>)> {
+        if !self.draws_first() {
+            return None;
+        }
+        let (constraint, mut taken) = (self.constraint.as_mut()?, 0);
+        let found = loop {
+            let Sampled { token, impossible, .. } = sampled[taken];
+            if checks[taken].mask.is_none() && !impossible && !constraint.allows(token) {
+                break constraint.mask().map(|mask| (taken, mask));
+            }
+            let goes_on = self.drafts.tokens.get(taken) == Some(&token) && !self.request.stop.contains(&token);
+            if impossible || !goes_on {
+                break None;
+            }
+            constraint.advance(token);
+            taken += 1;
+        };
+        constraint.rollback(taken);
+        found
+    }
+
+    /// Cuts the drafts before the first that the constraint forbids, and notes what it allows at each place that is left,
+    /// unless tokens are drawn first.
     fn drop_forbidden(&mut self) {
         self.masks.clear();
+        let draws_first = self.draws_first();
         let (Some(constraint), drafts) = (&mut self.constraint, &mut self.drafts.tokens) else { return };
         let mut right = 0;
         loop {
-            let mask = constraint.mask();
-            let allows = |t: u32| mask.as_ref().is_none_or(|m| sampling::allows(m, t as usize));
-            let next = drafts.get(right).copied().filter(|t| allows(*t));
-            self.masks.push(mask);
+            let next = drafts.get(right).copied();
+            let next = if draws_first {
+                next.filter(|t| constraint.allows(*t))
+            } else {
+                let mask = constraint.mask();
+                let next = next.filter(|t| mask.as_ref().is_none_or(|m| sampling::allows(m, *t as usize)));
+                self.masks.push(mask);
+                next
+            };
             let Some(draft) = next else { break };
             constraint.advance(draft);
             right += 1;

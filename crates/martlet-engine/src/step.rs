@@ -104,7 +104,7 @@ impl<D: Device> Worker<D> {
             let sequence = &mut self.running[part.at];
             checks.push(if part.last { sequence.checked() } else { Vec::new() });
         }
-        let mut sampled = self.draw(parts, &checks)?.into_iter();
+        let mut sampled = self.draw(parts, &mut checks)?.into_iter();
         let mut all = Vec::new();
         for (part, checks) in parts.iter().zip(&checks) {
             let sequence = &mut self.running[part.at];
@@ -136,24 +136,19 @@ impl<D: Device> Worker<D> {
     }
 
     /// The tokens at all checked places, in order.
-    fn draw(&mut self, parts: &[Part], checks: &[Vec<Checked>]) -> Result<Vec<Sampled>, StepError> {
-        let checked: Vec<(&Sequence, &[Checked])> = parts
-            .iter()
-            .zip(checks)
-            .filter(|(_, checks)| !checks.is_empty())
-            .map(|(part, checks)| (&self.running[part.at], checks.as_slice()))
-            .collect();
-        if checked.is_empty() {
-            return Ok(Vec::new());
+    fn draw(&mut self, parts: &[Part], checks: &mut [Vec<Checked>]) -> Result<Vec<Sampled>, StepError> {
+        let mut sampled = self.draw_once(parts, checks)?;
+        // Most answers do by themselves what they must; where one does not, it is drawn again under a mask. All are, since
+        // a device draws all rows at once: the others come out as before.
+        while self.mask_forbidden(parts, checks, &sampled) {
+            sampled = self.draw_once(parts, checks)?;
         }
-        let rows: Vec<SampleRow<'_>> =
-            checked.iter().flat_map(|(sequence, checks)| checks.iter().map(|c| sequence.sample_row(c))).collect();
-        let mut sampled = self.runner.sample(&rows)?;
-        if checked.iter().any(|(s, checks)| s.rejects() && checks.len() > 1) {
-            let logits = self.runner.logits(rows.len())?;
-            let width = logits.len() / rows.len();
+        let rejecting = checked(&self.running, parts, checks).collect::<Vec<_>>();
+        if rejecting.iter().any(|(s, checks)| s.rejects() && checks.len() > 1) {
+            let logits = self.runner.logits(sampled.len())?;
+            let width = logits.len() / sampled.len();
             let mut row = 0;
-            for (sequence, checks) in checked {
+            for (sequence, checks) in rejecting {
                 let places = row..row + checks.len();
                 if sequence.rejects() && checks.len() > 1 {
                     let logits = &logits[places.start * width..places.end * width];
@@ -163,6 +158,27 @@ impl<D: Device> Worker<D> {
             }
         }
         Ok(sampled)
+    }
+
+    fn draw_once(&mut self, parts: &[Part], checks: &[Vec<Checked>]) -> Result<Vec<Sampled>, StepError> {
+        let rows: Vec<SampleRow<'_>> = checked(&self.running, parts, checks)
+            .flat_map(|(s, checks)| checks.iter().map(|c| s.sample_row(c)))
+            .collect();
+        if rows.is_empty() { Ok(Vec::new()) } else { self.runner.sample(&rows) }
+    }
+
+    /// Puts a mask where a token was drawn that a constraint forbids; whether there was one.
+    fn mask_forbidden(&mut self, parts: &[Part], checks: &mut [Vec<Checked>], sampled: &[Sampled]) -> bool {
+        let (mut row, mut any) = (0, false);
+        for (part, checks) in parts.iter().zip(checks).filter(|(_, checks)| !checks.is_empty()) {
+            let drawn = &sampled[row..row + checks.len()];
+            if let Some((place, mask)) = self.running[part.at].forbidden(drawn, checks) {
+                checks[place].mask = Some(mask);
+                any = true;
+            }
+            row += checks.len();
+        }
+        any
     }
 
     /// Learns what the step cost.
@@ -268,4 +284,14 @@ impl<D: Device> Worker<D> {
         sequence.drafts.tokens = sequence.tokens[found..found + depth].to_vec();
         0
     }
+}
+
+/// The sequences for which tokens are drawn, with the places.
+fn checked<'a>(
+    running: &'a [Sequence],
+    parts: &'a [Part],
+    checks: &'a [Vec<Checked>],
+) -> impl Iterator<Item = (&'a Sequence, &'a [Checked])> {
+    let drawn = parts.iter().zip(checks).filter(|(_, checks)| !checks.is_empty());
+    drawn.map(|(part, checks)| (&running[part.at], checks.as_slice()))
 }

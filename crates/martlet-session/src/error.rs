@@ -1,6 +1,6 @@
 //! What can go wrong between a caller and a model.
 
-use martlet_chat::{ChatModelError, TokenizerError};
+use martlet_chat::{ChatModelError, GrammarError, TokenizerError};
 use martlet_engine::{EngineError, Refused};
 use martlet_model::ModelError;
 use martlet_weights::WeightsError;
@@ -31,6 +31,10 @@ pub enum SessionError {
         /// Its type, as the request has it.
         kind: String,
     },
+    /// The answer can not be held to the format or to the tools that are asked for. Paths in it are those inside the schema,
+    /// or inside the list of tools.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
     /// The request was refused before any work.
     #[error(transparent)]
     Refused(#[from] Refused),

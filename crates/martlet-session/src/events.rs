@@ -19,8 +19,36 @@ pub enum Event {
     Reasoning(String),
     /// The answer. Never empty.
     Text(String),
+    /// A tool call begins; its arguments follow.
+    ToolCall {
+        /// Counted from 0 within the answer.
+        index: usize,
+        /// The tool.
+        name: String,
+    },
+    /// The next piece of a call's arguments: together they are one JSON object. Never empty.
+    ToolArguments {
+        /// The call.
+        index: usize,
+        /// A piece of JSON text.
+        piece: String,
+    },
+    /// A call is complete.
+    ToolCallEnd {
+        /// The call.
+        index: usize,
+    },
     /// The end.
     Finished(Outcome),
+}
+
+/// A tool call of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AnswerCall {
+    /// The tool.
+    pub name: String,
+    /// A JSON object, as text.
+    pub arguments: String,
 }
 
 /// A generated token: id, log-probability and the most probable tokens, the last two where asked for.
@@ -38,12 +66,23 @@ pub struct Outcome {
     pub timings: Timings,
 }
 
+impl Outcome {
+    /// For tests of what reads events.
+    pub fn new(reason: FinishReason, usage: Usage, timings: Timings) -> Outcome {
+        Outcome { reason, usage, timings }
+    }
+}
+
 /// Why a turn ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FinishReason {
     /// The model ended its answer with this token.
     EndToken(u32),
+    /// The model ended its answer, and calls tools.
+    ToolCalls,
+    /// It repeated itself, see [`crate::LoopGuard`].
+    Repetition,
     /// This stop string came; the text ends before it.
     StopString(String),
     /// As many tokens as asked for, or as the context holds.
@@ -59,6 +98,8 @@ impl FinishReason {
     pub fn as_str(&self) -> &'static str {
         match self {
             FinishReason::EndToken(_) | FinishReason::StopString(_) => "stop",
+            FinishReason::ToolCalls => "tool_calls",
+            FinishReason::Repetition => "repetition",
             FinishReason::Length => "length",
             FinishReason::Cancelled => "cancelled",
             FinishReason::Deadline => "deadline",
@@ -91,6 +132,8 @@ pub struct Answer {
     pub reasoning: String,
     /// The answer.
     pub text: String,
+    /// Tool calls, in order.
+    pub calls: Vec<AnswerCall>,
     /// Generated tokens, where asked for.
     pub tokens: Vec<TokenInfo>,
     /// `None` until the end.
@@ -105,6 +148,13 @@ impl Answer {
             Event::Token(token) => self.tokens.push(token),
             Event::Reasoning(piece) => self.reasoning += &piece,
             Event::Text(piece) => self.text += &piece,
+            Event::ToolCall { name, .. } => self.calls.push(AnswerCall { name, arguments: String::new() }),
+            Event::ToolArguments { index, piece } => {
+                if let Some(call) = self.calls.get_mut(index) {
+                    call.arguments += &piece;
+                }
+            }
+            Event::ToolCallEnd { .. } => {}
             Event::Finished(outcome) => self.outcome = Some(outcome),
         }
     }

@@ -18,12 +18,14 @@
 
 #![warn(missing_docs)]
 
+mod constraint;
 mod device;
 mod drafts;
 mod error;
 mod events;
 mod output;
 mod plan;
+mod repeat;
 mod request;
 mod session;
 mod source;
@@ -33,13 +35,14 @@ mod turn;
 pub use device::DeviceKind;
 pub use drafts::{DraftCheck, check_drafts};
 pub use error::{OpenError, SessionError};
-pub use events::{Answer, Event, FinishReason, Outcome, TokenInfo, Usage};
+pub use events::{Answer, AnswerCall, Event, FinishReason, Outcome, TokenInfo, Usage};
 pub use plan::{disk_options, free_memory};
-pub use request::{MAX_STOPS, Prompt, TurnOptions, default_sampling};
+pub use request::{LoopGuard, MAX_STOPS, Prompt, TurnOptions, default_sampling};
 pub use session::{Options, Session};
 pub use source::{EmbeddedModel, ModelSource};
 pub use turn::Turn;
 
+pub use martlet_chat::{Format, GrammarError, ToolChoice};
 pub use martlet_device::{KvScheme, PAGE};
 pub use martlet_engine::disk;
 pub use martlet_engine::{

@@ -1,7 +1,7 @@
 //! What a caller asks for, and the defaults where it asks for nothing.
 
 use crate::SessionError;
-use martlet_chat::{Conversation, GenerationDefaults};
+use martlet_chat::{Conversation, Format, GenerationDefaults, ToolChoice};
 use martlet_engine::{Priority, Sampling};
 use martlet_model::ModelSpec;
 use std::time::Instant;
@@ -42,6 +42,35 @@ pub struct TurnOptions {
     pub priority: Priority,
     /// When the answer is of no use any more: the turn ends there as it stands, with [`crate::FinishReason::Deadline`].
     pub deadline: Option<Instant>,
+    /// Which tools of the conversation the answer may or must call.
+    pub tool_choice: ToolChoice,
+    /// At most one call in the answer.
+    pub single_tool_call: bool,
+    /// What the answer must look like.
+    pub format: Option<Format>,
+    /// Most tokens of thinking: then it is closed with the model's own closing token.
+    pub thinking_budget: Option<usize>,
+    /// Where an answer that repeats itself is ended, with [`crate::FinishReason::Repetition`].
+    pub loop_guard: LoopGuard,
+    /// Which of several answers to one prompt this is: each draws its own noise from the same seed.
+    pub choice: u32,
+    /// For tests of clients: the model "says" this text, token by token, wherever the format allows it, then ends.
+    pub script: Option<String>,
+}
+
+/// Where an answer that repeats itself is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopGuard {
+    /// In thinking.
+    pub thinking: bool,
+    /// In the answer.
+    pub answer: bool,
+}
+
+impl Default for LoopGuard {
+    fn default() -> LoopGuard {
+        LoopGuard { thinking: true, answer: false }
+    }
 }
 
 impl TurnOptions {

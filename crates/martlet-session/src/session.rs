@@ -1,12 +1,12 @@
 //! An open model.
 
+use crate::constraint::{self, Place};
 use crate::device::{DeviceKind, OnDevice, with_device};
 use crate::plan::{after_loading, before_loading};
 use crate::request::with_defaults;
 use crate::{ModelSource, OpenError, Prompt, SessionError, Turn, TurnOptions, default_sampling};
 use martlet_chat::{
-    ChatModel, ChatModelError, Content, Conversation, Detokenizer, GenerationConfig, SpecialTokens, ThinkingSplitter,
-    prompt_opens_thinking,
+    ChatModel, ChatModelError, Content, Conversation, Detokenizer, GenerationConfig, OutputParser, Role, SpecialTokens,
 };
 use martlet_device::{Device, KvScheme};
 use martlet_engine::disk::DiskOptions;
@@ -107,6 +107,8 @@ struct Prepared {
     borders: Vec<usize>,
     /// Of conversations: whether the prompt ends inside thinking.
     thinking: Option<bool>,
+    /// It does not, but the model may begin to think.
+    may_think: bool,
 }
 
 impl Session {
@@ -184,6 +186,15 @@ impl Session {
         self.text.as_ref()
     }
 
+    /// Makes what formats and tools need, once: about a second for a vocabulary of 250,000 tokens. Else the first turn that
+    /// needs it does. Models without a tokenizer need nothing.
+    pub fn prepare_grammars(&self) -> Result<(), SessionError> {
+        match &self.text {
+            Some(text) => Ok(text.vocabulary()?.warm_up()?),
+            None => Ok(()),
+        }
+    }
+
     /// Token ids of a prompt.
     pub fn prompt_ids(&self, prompt: &Prompt) -> Result<Vec<u32>, SessionError> {
         Ok(self.prepare(prompt)?.ids)
@@ -194,8 +205,19 @@ impl Session {
         options.check()?;
         let prepared = self.prepare(prompt)?;
         let defaults = default_sampling(self.spec(), &self.generation.defaults, prepared.thinking.unwrap_or(false));
+        let place = Place {
+            text: self.text.as_ref(),
+            tools: match prompt {
+                Prompt::Chat(chat) => &chat.tools,
+                _ => &[],
+            },
+            thinking: prepared.thinking.unwrap_or(false),
+            may_think: prepared.may_think,
+        };
         let request = Request {
             prompt: prepared.ids.clone(),
+            constraint: constraint::rule(options, &place)?,
+            choice: options.choice,
             sampling: with_defaults(&options.sampling, &defaults),
             stop: if options.ignore_eos { Vec::new() } else { self.generation.stop_ids.clone() },
             max_tokens: options.max_tokens,
@@ -204,11 +226,11 @@ impl Session {
             borders: prepared.borders,
             priority: options.priority,
             deadline: options.deadline,
-            ..Request::default()
         };
         let handle = self.engine.submit(request)?;
-        let splitter = prepared.thinking.map(ThinkingSplitter::new);
-        Ok(Turn::new(handle, prepared.ids, self.detokenizer(), splitter, options))
+        let tools = if let Prompt::Chat(chat) = prompt { chat.tools.as_slice() } else { &[] };
+        let parser = prepared.thinking.map(|open| OutputParser::new(open, tools, &options.tool_choice));
+        Ok(Turn::new(handle, prepared.ids, self.detokenizer(), parser, options))
     }
 
     fn detokenizer(&self) -> Option<Detokenizer> {
@@ -227,15 +249,18 @@ impl Session {
         let opening = self.text.as_ref().and_then(|t| t.tokenizer.token_to_id(MESSAGE_START));
         let starts = ids.iter().enumerate().filter(|(_, id)| opening.is_some_and(|o| o == **id));
         let borders = starts.map(|(at, _)| at).collect();
-        Prepared { ids, borders, thinking }
+        Prepared { ids, borders, thinking, may_think: false }
     }
 
     fn render(&self, chat: &Conversation) -> Result<Prepared, SessionError> {
         let text = self.text_needed()?;
         only_text(chat)?;
-        let rendered = text.render(chat, true)?;
-        let thinking = Some(prompt_opens_thinking(&rendered));
-        Ok(self.prepared(text.tokenizer.encode(&rendered)?, thinking))
+        let prompt = text.prompt(chat)?;
+        // What goes on from the assistant's own words goes on with the answer.
+        let goes_on = chat.messages.last().is_some_and(|m| m.role == Role::Assistant);
+        let closed = chat.enable_thinking == Some(false) || prompt.text.trim_end().ends_with("</think>");
+        let prepared = self.prepared(text.tokenizer.encode(&prompt.text)?, Some(prompt.opens_thinking));
+        Ok(Prepared { may_think: !(prompt.opens_thinking || closed || goes_on), ..prepared })
     }
 
     fn text_needed(&self) -> Result<&ChatModel, SessionError> {

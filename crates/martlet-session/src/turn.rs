@@ -1,8 +1,9 @@
 //! One answer on its way: engine events in, text and tokens out.
 
 use crate::output::Output;
+use crate::repeat::RepeatGuard;
 use crate::{Answer, Event, FinishReason, Outcome, SessionError, TurnOptions, Usage};
-use martlet_chat::{Detokenizer, ThinkingSplitter};
+use martlet_chat::{Detokenizer, OutputParser};
 use martlet_engine::{Event as EngineEvent, Finish, Handle, Timings};
 use std::collections::VecDeque;
 
@@ -12,6 +13,8 @@ pub struct Turn {
     handle: Handle,
     prompt_ids: Vec<u32>,
     output: Output,
+    guard: RepeatGuard,
+    repeats: bool,
     report_tokens: bool,
     generated: usize,
     ready: VecDeque<Event>,
@@ -23,13 +26,15 @@ impl Turn {
         handle: Handle,
         prompt_ids: Vec<u32>,
         detokenizer: Option<Detokenizer>,
-        splitter: Option<ThinkingSplitter>,
+        parser: Option<OutputParser>,
         options: &TurnOptions,
     ) -> Turn {
         Turn {
             handle,
             prompt_ids,
-            output: Output::new(detokenizer, splitter, options.stop.clone()),
+            output: Output::new(detokenizer, parser, options.stop.clone(), options.single_tool_call),
+            guard: RepeatGuard::new(options.loop_guard),
+            repeats: false,
             report_tokens: options.tokens,
             generated: 0,
             ready: VecDeque::new(),
@@ -64,8 +69,8 @@ impl Turn {
     fn take(&mut self, event: EngineEvent) -> Result<(), SessionError> {
         match event {
             EngineEvent::Prefill { done, total } => self.ready.push_back(Event::Prefill { done, total }),
-            // What comes after a stop string was computed before the cancellation arrived, and is no part of the answer.
-            EngineEvent::Token(_) | EngineEvent::End(_) if self.output.stopped().is_some() => {}
+            // What comes later was computed before the cancellation arrived, and is no part of the answer.
+            EngineEvent::Token(_) | EngineEvent::End(_) if self.is_over() => {}
             EngineEvent::End(token) => {
                 self.generated += 1;
                 if self.report_tokens {
@@ -75,12 +80,13 @@ impl Turn {
             EngineEvent::Token(token) => {
                 self.generated += 1;
                 let mut events = Vec::new();
+                self.repeats = self.guard.push(token.id, self.output.is_reasoning());
                 self.output.push(token.id, &mut events);
                 if self.report_tokens {
                     self.ready.push_back(Event::Token(token));
                 }
                 self.ready.extend(events);
-                if self.output.stopped().is_some() {
+                if self.is_over() {
                     self.handle.cancel();
                 }
             }
@@ -93,17 +99,26 @@ impl Turn {
         Ok(())
     }
 
+    /// Nothing that may still come belongs to the answer.
+    fn is_over(&self) -> bool {
+        self.repeats || self.output.is_over()
+    }
+
     fn finish(&mut self, reason: Finish, timings: Timings) {
         self.done = true;
         let mut events = Vec::new();
-        self.output.finish(&mut events);
+        let was_over = self.is_over();
+        self.output.finish(!matches!(reason, Finish::Stop(_)), &mut events);
         self.ready.extend(events);
         let reason = match (self.output.stopped(), reason) {
+            _ if self.repeats => FinishReason::Repetition,
             (Some(stop), _) => FinishReason::StopString(stop.to_string()),
-            (None, Finish::Stop(token)) => FinishReason::EndToken(token),
-            (None, Finish::Length) => FinishReason::Length,
-            (None, Finish::Cancelled) => FinishReason::Cancelled,
-            (None, Finish::Deadline) => FinishReason::Deadline,
+            _ if was_over => FinishReason::ToolCalls,
+            (_, Finish::Stop(_)) if self.output.calls() > 0 => FinishReason::ToolCalls,
+            (_, Finish::Stop(token)) => FinishReason::EndToken(token),
+            (_, Finish::Length) => FinishReason::Length,
+            (_, Finish::Cancelled) => FinishReason::Cancelled,
+            (_, Finish::Deadline) => FinishReason::Deadline,
         };
         let usage = Usage {
             prompt_tokens: self.prompt_ids.len(),

@@ -398,7 +398,7 @@ mod tests {
     /// Whatever is believed of them, drafts that are never right lose a share of the time and a few steps.
     #[test]
     fn drafts_lose_little_even_if_all_are_wrong() {
-        let (step, pass) = (|rows: u64| Duration::from_micros(400 + 600 * rows), Duration::from_micros(150));
+        let (step, pass) = (|rows: u64| Duration::from_micros(700 + 300 * rows), Duration::from_micros(50));
         let mut costs = Costs::default();
         let mtp = [Candidate { class: Class::MTP, most: MAX_MTP }];
         let (mut lost, mut tried) = (Duration::ZERO, 0);
