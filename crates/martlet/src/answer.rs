@@ -53,7 +53,8 @@ pub fn run(
     Ok(finished)
 }
 
-/// Shows text as it comes: reasoning aside, the answer on standard output, each ended by a newline.
+/// Shows text as it comes: reasoning aside, the answer on standard output, each ended by a newline. A tool call is a
+/// line of its own, `NAME ARGUMENTS`.
 fn pieces(app: &App, turn: Turn) -> anyhow::Result<Finished> {
     let terminal = &app.terminal;
     let mut reasoning_ends = None;
@@ -71,12 +72,25 @@ fn pieces(app: &App, turn: Turn) -> anyhow::Result<Finished> {
             answer_ends = piece.chars().last();
             terminal.answer(piece)
         }
+        Event::ToolCall { name, .. } => {
+            if reasoning_ends.take().is_some() {
+                terminal.reasoning("\n\n");
+            }
+            let line = if answer_ends.is_some_and(|c| c != '\n') { "\n" } else { "" };
+            answer_ends = Some(' ');
+            terminal.answer(&format!("{line}{name} "))
+        }
+        Event::ToolArguments { piece, .. } => terminal.answer(piece),
+        Event::ToolCallEnd { .. } => {
+            answer_ends = Some('\n');
+            terminal.answer("\n")
+        }
         _ => Ok(()),
     })?;
     if reasoning_ends.is_some_and(|c| c != '\n') {
         terminal.reasoning("\n");
     }
-    if answer_ends != Some('\n') && !finished.answer.text.is_empty() {
+    if answer_ends.is_some_and(|c| c != '\n') {
         terminal.answer("\n")?;
     }
     Ok(finished)
@@ -147,6 +161,8 @@ struct Report<'a> {
     text: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call<'a>>,
     finish_reason: &'static str,
     /// The token or the string that ended the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,6 +175,13 @@ struct Report<'a> {
     usage: Usage,
     timings: Timings,
     seed: u64,
+}
+
+#[derive(Serialize)]
+struct Call<'a> {
+    name: &'a str,
+    /// A JSON object as text; its beginning, if the answer was cut.
+    arguments: &'a str,
 }
 
 #[derive(Serialize)]
@@ -214,6 +237,7 @@ impl<'a> Report<'a> {
             token_ids: answer.tokens.iter().map(|t| t.id).collect(),
             text: session.text().map(|_| answer.text.as_str()),
             reasoning: matches!(prompt, Prompt::Chat(_)).then_some(answer.reasoning.as_str()),
+            tool_calls: answer.calls.iter().map(|c| Call { name: &c.name, arguments: &c.arguments }).collect(),
             finish_reason: outcome.reason.as_str(),
             stop_token: match &outcome.reason {
                 FinishReason::EndToken(token) => Some(*token),

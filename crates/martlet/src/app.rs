@@ -56,7 +56,12 @@ impl App {
 
     /// Opens the model, with progress; says so when it is the small one because nobody named another.
     pub fn open(&self) -> anyhow::Result<Session> {
-        let options = self.options()?;
+        self.open_for(1)
+    }
+
+    /// The same for so many sequences at a time.
+    pub fn open_for(&self, sequences: usize) -> anyhow::Result<Session> {
+        let options = Options { sequences, ..self.options()? };
         if self.settings.model.is_none() {
             self.terminal.note(embedded::WHO_SPEAKS);
         }

@@ -1,6 +1,6 @@
 //! The command line: global flags and subcommands.
 
-use crate::commands::{cache, chat, config, generate, inspect, plan, quantize, template, tokenize};
+use crate::commands::{cache, chat, config, generate, inspect, plan, quantize, replay, serve, template, tokenize};
 use crate::exit;
 use crate::settings::KV;
 use clap::{Args, Parser, Subcommand};
@@ -29,12 +29,16 @@ pub struct Cli {
 pub enum Command {
     /// Talk to a model: one question, or a conversation
     Chat(chat::Args),
+    /// Serve a model to programs, with the APIs of OpenAI and Anthropic
+    Serve(serve::Args),
     /// Go on from a raw prompt, a chat file, or token ids
     Generate(generate::Args),
     /// Turn text into token ids, or back
     Tokenize(tokenize::Args),
     /// Print the prompt that a chat file becomes
     Template(template::Args),
+    /// Show what the output parser makes of a trace
+    Replay(replay::Args),
     /// Show what a checkpoint holds
     Inspect(inspect::Args),
     /// Show what a model would take of the memory, and how long a context fits
@@ -212,6 +216,7 @@ impl Cli {
                 args.sampling.add_flags(&mut flags);
                 add(&mut flags, "think", args.think.choice());
             }
+            Command::Serve(args) => flags.extend(args.flags()),
             Command::Template(args) => add(&mut flags, "think", args.think.choice()),
             Command::Cache(args) => add(&mut flags, "cache_dir", args.what.place().dir.as_ref()),
             Command::Inspect(args) => nearer_model(&mut flags, args.path.as_ref()),

@@ -47,9 +47,11 @@ fn environment(name: &str) -> Option<String> {
 fn run(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Chat(args) => commands::chat::run(args, &app(cli)?),
+        Command::Serve(args) => commands::serve::run(args, &app(cli)?),
         Command::Generate(args) => commands::generate::run(args, &app(cli)?),
         Command::Tokenize(args) => commands::tokenize::run(args, &app(cli)?),
         Command::Template(args) => commands::template::run(args, &app(cli)?),
+        Command::Replay(args) => commands::replay::run(args, &app(cli)?),
         Command::Inspect(args) => commands::inspect::run(args, &app(cli)?),
         Command::Plan(args) => commands::plan::run(args, &app(cli)?),
         Command::Quantize(args) => commands::quantize::run(args, &app(cli)?),

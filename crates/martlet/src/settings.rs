@@ -1,5 +1,9 @@
 //! Settings: flag > MARTLET_* environment > configuration file > default, with the origin of each value.
 
+mod serve;
+
+pub use serve::ServeSettings;
+
 use crate::size;
 use crate::terminal::ColorChoice;
 use martlet_session::{Accept, DeviceKind, DrafterChoice, KvScheme, Sampling};
@@ -10,7 +14,7 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 25] = [
+pub const SETTINGS: [(&str, &str, &str); 41] = [
     ("model", "fledgling", "checkpoint folder, .safetensors or .gguf file, or fledgling (built in)"),
     ("device", "auto", "auto, reference or cpu"),
     ("threads", "one for each physical core", "threads that compute"),
@@ -44,6 +48,22 @@ pub const SETTINGS: [(&str, &str, &str); 25] = [
     ("presence_penalty", "the checkpoint's", "subtracted once from the logits of answered tokens; 0: off"),
     ("frequency_penalty", "the checkpoint's", "subtracted for each time that a token was answered; 0: off"),
     ("seed", "a new one each time", "the same seed gives the same text"),
+    ("host", "127.0.0.1", "server: the address to listen on; beyond loopback it needs api_key or no_auth"),
+    ("port", "8080", "server: the port; 0: any free one"),
+    ("api_key", "none", "server: keys, separated by commas, one of which a client must show"),
+    ("no_auth", "false", "server: listen beyond loopback without keys"),
+    ("allow_origin", "none", "server: web origins whose pages may use it, separated by commas"),
+    ("allow_host", "none", "server: names besides localhost and addresses under which it may be called"),
+    ("model_name", "the checkpoint's", "server: the model's name for clients"),
+    ("alias", "none", "server: further names of the model, separated by commas"),
+    ("any_model", "false", "server: answer whatever model a client asks for"),
+    ("sequences", "4", "server: answers at a time; more wait"),
+    ("queue", "256", "server: requests that may run and wait; more are refused with 429"),
+    ("body_limit", "32MiB", "server: largest body of a request"),
+    ("resume", "0", "server: seconds for which a stream goes on without its reader"),
+    ("drain", "30", "server: seconds for running requests when it stops"),
+    ("trace", "none", "server: a folder for traces of answers; they hold what was said"),
+    ("log_file", "none", "server: a file for the access log, besides standard error"),
 ];
 
 /// All settings of a run.
@@ -71,6 +91,7 @@ pub struct Settings {
     /// None: until the end of the answer or of the context.
     pub max_tokens: Option<usize>,
     pub sampling: Sampling,
+    pub serve: ServeSettings,
     /// For `config show`, in the order of [`SETTINGS`].
     pub rows: Vec<Row>,
 }
@@ -217,6 +238,7 @@ impl Settings {
                 frequency_penalty: r.pick("frequency_penalty", number)?,
                 seed: r.pick("seed", number)?,
             },
+            serve: ServeSettings::resolve(&mut r)?,
             rows: Vec::new(),
         };
         Ok(Settings { rows: r.rows, ..settings })
@@ -242,6 +264,8 @@ impl Resolver<'_> {
         };
         match read(value.trim()) {
             Ok(typed) => {
+                // Secrets are not shown.
+                let value = if key == "api_key" { "(set)".to_string() } else { value };
                 self.rows.push(Row { key, value, origin, meaning });
                 Ok(Some(typed))
             }

@@ -46,9 +46,10 @@ Examples:
 
 One newline at the end of standard input is dropped; a --prompt-file is taken
 as it is. Keys of the JSON object: prompt_ids, token_ids (the end token
-included), text, reasoning (with --chat), finish_reason (stop, length or
-cancelled), stop_token or stop_string, logprobs (natural, of the model before
-sampling), usage, timings (in seconds), seed, model, device, context.";
+included), text, reasoning and tool_calls (with --chat), finish_reason (stop,
+tool_calls, length, repetition or cancelled), stop_token or stop_string,
+logprobs (natural, of the model before sampling), usage, timings (in seconds),
+seed, model, device, context.";
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     let prompt = prompt(args, app)?;

@@ -7,5 +7,7 @@ pub mod generate;
 pub mod inspect;
 pub mod plan;
 pub mod quantize;
+pub mod replay;
+pub mod serve;
 pub mod template;
 pub mod tokenize;

@@ -5,8 +5,8 @@ use crate::answer::{self, Finished, Show};
 use crate::app::{App, is_refusal};
 use crate::{exit, input, paths, size};
 use anyhow::Context as _;
-use martlet_chat::{Conversation, Message, Role};
-use martlet_session::{Prompt, Session, TurnOptions};
+use martlet_chat::{Arguments, Conversation, Message, Role, ToolCall};
+use martlet_session::{AnswerCall, FinishReason, Prompt, Session, TurnOptions};
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
@@ -129,7 +129,9 @@ impl Chat<'_> {
         self.conversation.messages.push(Message::text(Role::User, text));
         let prompt = Prompt::Chat(self.conversation.clone());
         match answer::run(self.app, &self.session, &prompt, &self.options, Show::Pieces) {
-            Ok(finished) if finished.is_cancelled() && finished.answer.text.is_empty() => {
+            Ok(Finished { answer, outcome, .. })
+                if outcome.reason == FinishReason::Cancelled && answer.text.is_empty() && answer.calls.is_empty() =>
+            {
                 self.conversation.messages.pop();
             }
             Ok(finished) => self.conversation.messages.push(message(finished)),
@@ -157,6 +159,9 @@ impl Chat<'_> {
 fn message(finished: Finished) -> Message {
     let mut message = Message::text(Role::Assistant, finished.answer.text);
     message.reasoning_content = Some(finished.answer.reasoning).filter(|r| !r.is_empty());
+    let calls = finished.answer.calls.into_iter();
+    let call = |c: AnswerCall| ToolCall { id: None, name: c.name, arguments: Arguments::parse(&c.arguments) };
+    message.tool_calls = calls.map(call).collect();
     message
 }
 

@@ -1,0 +1,3 @@
+//! The API of Anthropic.
+
+pub mod messages;

@@ -1,0 +1,180 @@
+//! From events of turns to chunks of completions, and to the one response.
+
+use super::types::{Completion, CompletionChoice, TextLogprobs};
+use crate::error::{ApiError, Style};
+use crate::generate::Adapter;
+use crate::openai::chat::finish_of;
+use crate::sse::Frame;
+use crate::tokens::{TokenBytes, shown};
+use crate::usage::Sum;
+use martlet_session::{Event, TokenInfo};
+use serde_json::{Map, Value};
+
+/// What is known from the beginning.
+pub struct About {
+    pub id: String,
+    pub created: u64,
+    pub model: String,
+    pub logprobs: bool,
+    pub include_usage: bool,
+    pub bytes_of: TokenBytes,
+}
+
+/// The state of a response.
+pub struct Completions {
+    about: About,
+    choices: Vec<CompletionChoice>,
+    /// Of each choice, tokens whose text has not come yet, and the characters before them.
+    pending: Vec<(Vec<TokenInfo>, usize)>,
+    usage: Sum,
+}
+
+impl Completions {
+    /// `echoes`: what stands before the answer, for each choice.
+    pub fn new(about: About, echoes: Vec<String>) -> Completions {
+        let pending = echoes.iter().map(|echo| (Vec::new(), echo.chars().count())).collect();
+        let choice = |(index, text)| CompletionChoice {
+            index,
+            text,
+            logprobs: about.logprobs.then(TextLogprobs::default),
+            finish_reason: None,
+            stop_reason: None,
+        };
+        let choices = echoes.into_iter().enumerate().map(choice).collect();
+        Completions { about, choices, pending, usage: Sum::default() }
+    }
+
+    fn frame(&self, choices: Vec<CompletionChoice>, usage: bool) -> Frame {
+        let About { id, created, model, include_usage, .. } = &self.about;
+        Frame::data(&Completion {
+            id: id.clone(),
+            object: "text_completion",
+            created: *created,
+            model: model.clone(),
+            choices,
+            usage: include_usage.then(|| usage.then(|| self.usage.into())),
+        })
+    }
+
+    /// The tokens of the text that comes now.
+    fn logprobs(&mut self, index: usize) -> Option<TextLogprobs> {
+        let all = self.choices[index].logprobs.as_mut()?;
+        let (pending, at) = &mut self.pending[index];
+        let mut new = TextLogprobs::default();
+        for token in pending.drain(..).map(|t| shown(&t, &self.about.bytes_of)) {
+            new.text_offset.push(*at);
+            *at += token.token.chars().count();
+            new.token_logprobs.push(token.logprob);
+            let top = token.top_logprobs.into_iter().map(|t| (t.token, Value::from(t.logprob)));
+            new.top_logprobs.push(Map::from_iter(top));
+            new.tokens.push(token.token);
+        }
+        all.tokens.extend(new.tokens.iter().cloned());
+        all.token_logprobs.extend(&new.token_logprobs);
+        all.top_logprobs.extend(new.top_logprobs.iter().cloned());
+        all.text_offset.extend(&new.text_offset);
+        Some(new)
+    }
+}
+
+impl Adapter for Completions {
+    fn begin(&mut self, _: usize, out: &mut Vec<Frame>) {
+        for choice in self.choices.iter().filter(|c| !c.text.is_empty()) {
+            out.push(self.frame(vec![choice.clone()], false));
+        }
+    }
+
+    fn event(&mut self, index: usize, event: &Event, out: &mut Vec<Frame>) {
+        match event {
+            Event::Token(token) if self.about.logprobs => self.pending[index].0.push(token.clone()),
+            Event::Text(text) => {
+                let logprobs = self.logprobs(index);
+                self.choices[index].text += text;
+                let text = text.clone();
+                let piece = CompletionChoice { index, text, logprobs, finish_reason: None, stop_reason: None };
+                out.push(self.frame(vec![piece], false));
+            }
+            Event::Finished(outcome) => {
+                self.usage.add(outcome);
+                let (finish, stop_reason) = finish_of(&outcome.reason);
+                let choice = &mut self.choices[index];
+                (choice.finish_reason, choice.stop_reason) = (Some(finish), stop_reason.clone());
+                let last = CompletionChoice {
+                    index,
+                    text: String::new(),
+                    logprobs: None,
+                    finish_reason: Some(finish),
+                    stop_reason,
+                };
+                out.push(self.frame(vec![last], false));
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<Frame>) {
+        if self.about.include_usage {
+            out.push(self.frame(Vec::new(), true));
+        }
+        out.push(Frame::word("[DONE]"));
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<Frame>) {
+        out.push(Frame::data(&error.body(Style::OpenAi)));
+        out.push(Frame::word("[DONE]"));
+    }
+
+    fn response(&self) -> Value {
+        let response = Completion {
+            id: self.about.id.clone(),
+            object: "text_completion",
+            created: self.about.created,
+            model: self.about.model.clone(),
+            choices: self.choices.clone(),
+            usage: Some(Some(self.usage.into())),
+        };
+        serde_json::to_value(response).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+    use martlet_session::FinishReason;
+    use std::sync::Arc;
+
+    fn completions(logprobs: bool, echo: &str) -> Completions {
+        let about = About {
+            id: "cmpl-1".into(),
+            created: 1,
+            model: "m".into(),
+            logprobs,
+            include_usage: true,
+            bytes_of: Arc::new(|id| vec![id as u8]),
+        };
+        Completions::new(about, vec![echo.into()])
+    }
+
+    #[test]
+    fn a_text_goes_on() {
+        let events = [Event::Text("b".into()), Event::Text("c".into()), golden::finished(FinishReason::Length)];
+        golden::check("openai/completions/echo", &mut completions(false, "a"), &events);
+    }
+
+    #[test]
+    fn probabilities() {
+        let token = |id: u8, top: &[(u32, f32)]| {
+            Event::Token(TokenInfo { id: id.into(), logprob: Some(-0.5), top: top.to_vec() })
+        };
+        let events = [
+            token(b'a', &[(97, -0.5), (98, -1.0)]),
+            Event::Text("a".into()),
+            token(b'b', &[]),
+            token(b'c', &[]),
+            Event::Text("bc".into()),
+            golden::finished(FinishReason::EndToken(1)),
+        ];
+        golden::check("openai/completions/logprobs", &mut completions(true, ""), &events);
+    }
+}
