@@ -7,5 +7,6 @@ seconds=${1:-60}
 cargo +nightly fuzz --version >/dev/null || { echo "cargo fuzz is missing: cargo install cargo-fuzz" >&2; exit 1; }
 for target in $(cargo +nightly fuzz list); do
     echo "== $target, $seconds s"
-    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds"
+    words=(); if [ -f "$target.dict" ]; then words=("-dict=$target.dict"); fi
+    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" "${words[@]}"
 done
