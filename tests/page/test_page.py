@@ -114,6 +114,7 @@ def test_streamed_markdown_is_what_whole_markdown_is(chat, stub):
         "```\n" * 10001,
         "http://" + ")" * 29000,
         "\t" * 50000 + "x",
+        "# a" + " " * 150000 + "b",
     ],
     ids=lambda text: repr(text[:8]),
 )

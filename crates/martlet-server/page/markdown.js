@@ -66,7 +66,8 @@ function blockAt(lines, at, depth) {
     return {
       kind: "heading",
       level: heading[1].length,
-      text: (heading[2] ?? "").replace(/(?:^|[ \t]+)#+[ \t]*$/, ""),
+      // One blank is enough to see where closing signs begin: "[ \t]+" would look at each of many blanks from each of them.
+      text: (heading[2] ?? "").trimEnd().replace(/(?:^|[ \t])#+$/, "").trimEnd(),
       to: at + 1,
     };
   if (FENCE.test(line)) return fence(lines, at);
