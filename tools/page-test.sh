@@ -39,8 +39,8 @@ else
     export PAGE_KEY=a-key-for-tests
     serve "$work/model.log" --api-key "$PAGE_KEY"
     export PAGE_MODEL_URL=$url
-    # One answer is long enough to be stopped.
-    { echo "=== answer repeat when: talk for ever"; seq 20000; cat tests/page/script.txt; } >"$work/script.txt"
+    # One answer is long enough to be stopped. The prompt opens the thinking, so an answer begins by closing it.
+    { printf '=== answer repeat when: talk for ever\n</think>\n\n'; seq 20000; cat tests/page/script.txt; } >"$work/script.txt"
     serve "$work/script.log" --script "$work/script.txt"
     export PAGE_SCRIPT_URL=$url
 fi

@@ -141,7 +141,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         text = self.server.answer(last)
         thinking = body.get("chat_template_kwargs", {}).get("enable_thinking", True)
-        match = re.fullmatch(r"(?:<think>\n(.*?)\n</think>\n\n)?(.*?)(?:\n\n<tool_call>(.*)</tool_call>)?", text, re.S)
+        form = r"(?:(?:<think>\n(.*?)\n)?</think>\n\n)?(.*?)(?:\n\n<tool_call>(.*)</tool_call>)?"
+        match = re.fullmatch(form, text, re.S)
         reasoning, content, call = match.groups()
         tokens = 0
         for name, value in (("reasoning_content", thinking and reasoning), ("content", content)):
