@@ -51,9 +51,10 @@ cp tests/clients/*.mjs "$work/node/"
 (cd "$work/node" && node --test --test-concurrency=1 --test-reporter=spec ./*.test.mjs) || failed+=" node"
 
 echo "== schemathesis"
+# What is valid depends on the model too (its vocabulary, its context), which a schema can not say.
 (cd "$work" && "$venv/schemathesis" run "$MARTLET_SCRIPT_URL/openapi.json" --phases examples,coverage,fuzzing \
     --max-examples 20 --generation-deterministic --max-time 60 --request-timeout 30 --no-color \
-    --suppress-health-check all) || failed+=" schemathesis"
+    --suppress-health-check all --exclude-checks positive_data_acceptance) || failed+=" schemathesis"
 
 for url in "$MARTLET_MODEL_URL" "$MARTLET_SCRIPT_URL"; do
     python3 -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/health")' "$url" || failed+=" health"
