@@ -18,7 +18,7 @@ pub struct Delta {
     spec: DeltaSpec,
     slots: Vec<Slot>,
     /// For each slot and value head: S, then k, u and decay of `capacity` rows. One block for all slots, so that it lies in
-    /// huge pages: every sequence reads its own states, and in pages of 4 KiB looking up addresses took a fifth of the time.
+    /// huge pages: every sequence reads its own states, many megabytes in each step.
     heads: Floats,
     /// For each slot the convolution's inputs [taps - 1 + max_tentative, channels]: the history, oldest first, then
     /// tentative rows.

@@ -25,7 +25,8 @@ use std::mem::MaybeUninit;
 
 /// Rows of a block.
 const ROWS: usize = 16;
-/// Fewest rows. Fewer are not worth the unpacking: with 8 of them a step of 8 sequences took a fifth longer than by VNNI.
+/// Fewest rows of a block. With 8, and a work space that was cleared for each strip, a step of 8 sequences took a fifth
+/// longer than by VNNI.
 const FEWEST: usize = 16;
 /// Groups of a slice.
 const GROUPS: usize = SLICE / TILE_K;
@@ -70,8 +71,8 @@ pub fn permitted() -> bool {
     false
 }
 
-/// Unpacked codes of a slice, the results of two blocks, and rows put side by side. Never cleared: that would take a
-/// quarter of the time of a strip for few rows.
+/// Unpacked codes of a slice, the results of two blocks, and rows put side by side. Never cleared: what is read was written
+/// before.
 #[repr(C, align(64))]
 struct Work {
     b: [[u8; 16 * LINE]; GROUPS],
