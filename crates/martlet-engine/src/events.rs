@@ -60,7 +60,7 @@ pub struct Timings {
     pub queued: Duration,
     /// From its first step to the first token.
     pub prefill: Duration,
-    /// From the first token to the end.
+    /// From the first token to the last.
     pub decode: Duration,
     /// Seed that was used.
     pub seed: u64,

@@ -247,9 +247,10 @@ impl<D: Device> Runner<D> {
     }
 
     /// Runs the draft head; tokens are those that follow each row. With [`Hidden::Step`] the rows are rows of the latest
-    /// step, with [`Hidden::Held`] rows that [`Runner::hold`] has kept, with [`Hidden::Drafted`] one row for each sequence: its last output row of the latest draft (a deeper draft;
-    /// sequences stand in the same order, and some may be left out). Logits of the wanted rows lie in their order until the
-    /// next draft: [`Runner::draft_logits`], [`Runner::sample_drafts`].
+    /// step, with [`Hidden::Held`] rows that [`Runner::hold`] has kept, with [`Hidden::Drafted`] one row for each sequence:
+    /// its last output row of the latest draft (a deeper draft; sequences stand in the same order, and some may be left
+    /// out). Logits of the wanted rows lie in their order until the next draft: [`Runner::draft_logits`],
+    /// [`Runner::sample_drafts`].
     pub fn draft(&mut self, inputs: &mut [DraftInput<'_>], hidden: Hidden) -> Result<(), StepError> {
         let batch = self.prepare_draft(inputs)?;
         let b = match hidden {
@@ -274,11 +275,23 @@ impl<D: Device> Runner<D> {
     }
 
     /// Gives the draft head the keys and values of rows that are held, without drafting; their `outputs` are 0.
-    pub fn draft_append(&mut self, inputs: &mut [DraftInput<'_>]) -> Result<(), StepError> {
+    pub(crate) fn draft_append(&mut self, inputs: &mut [DraftInput<'_>]) -> Result<(), StepError> {
         let batch = self.prepare_draft(inputs)?;
         let b = self.take_held(inputs, &batch)?;
+        self.append(&b)
+    }
+
+    /// The same with rows of the latest step, none before which is held. What the step left stays as it is.
+    pub(crate) fn draft_append_step(&mut self, inputs: &mut [DraftInput<'_>]) -> Result<(), StepError> {
+        let batch = self.prepare_draft(inputs)?;
+        let b = self.take_hidden(inputs, &batch)?;
+        inputs.iter_mut().for_each(|i| i.seq.held = Held::from(i.start + i.tokens.len()));
+        self.append(&b)
+    }
+
+    fn append(&mut self, b: &D::Batch) -> Result<(), StepError> {
         let Runner { d, model, cache, scratch, hidden, .. } = self;
-        model.draft_append(d, hidden, &b, cache, scratch);
+        model.draft_append(d, hidden, b, cache, scratch);
         Ok(d.wait()?)
     }
 
@@ -296,16 +309,17 @@ impl<D: Device> Runner<D> {
         Ok(b)
     }
 
-    /// Holds what the draft head reads of each sequence's rows of the latest step, from a row on up to its end.
-    pub(crate) fn hold(&mut self, seqs: &mut [(&mut SeqState, usize)]) -> Result<(), StepError> {
+    /// Holds what the draft head reads of the rows of the latest step that it has not seen, up to each sequence's end.
+    pub(crate) fn hold(&mut self, seqs: &mut [&mut SeqState]) -> Result<(), StepError> {
         let width = self.model.spec.hidden;
         let x = self.d.read(&self.x, self.latest.rows())?;
-        for (seq, from) in seqs {
+        for seq in seqs {
             let (start, row) = seq.placed;
-            if seq.held.start + seq.held.values.len() / width != *from {
+            let from = seq.held.start + seq.held.values.len() / width;
+            if from < start {
                 return Err(StepError::Drafts("rows that do not follow those that are held"));
             }
-            let rows = row + *from - start..row + seq.len - start;
+            let rows = row + from - start..row + seq.len - start;
             seq.held.values.extend_from_slice(&x[rows.start * width..rows.end * width]);
         }
         Ok(())

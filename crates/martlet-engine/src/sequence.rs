@@ -3,7 +3,7 @@
 use crate::admit::{Priority, Request};
 use crate::constraint::Constraint;
 use crate::disk::{Key, Restored};
-use crate::draft::policy::{Acceptance, Class, Probe};
+use crate::draft::policy::{Acceptance, Class};
 use crate::draft::{Accept, Drafts, Suffix};
 use crate::events::{EngineError, Event, Finish, Timings, TokenEvent};
 use crate::runner::SeqState;
@@ -35,7 +35,6 @@ pub(crate) struct Sequence {
     pub suffix: Suffix,
     pub accept: Accept,
     pub acceptance: Acceptance,
-    pub probe: Probe,
     /// Lengths at which its state is to be kept, ascending.
     pub keep_points: Vec<usize>,
     /// Length of the entry of the prefix cache that is the longest on its path.
@@ -156,7 +155,6 @@ impl Sequence {
             suffix: Suffix::default(),
             accept: Accept::Same,
             acceptance: Acceptance::default(),
-            probe: Probe::default(),
             keep_points: Vec::new(),
             kept: 0,
             stored: None,
@@ -441,7 +439,7 @@ impl Sequence {
             accepted_tokens: self.counts.accepted,
             queued: started - self.clock.admitted,
             prefill: first - started,
-            decode: now - first,
+            decode: self.clock.latest_token.unwrap_or(now) - first,
             seed: self.params.seed,
         }
     }

@@ -1,7 +1,7 @@
 //! One step of the engine: rows of many sequences computed, tokens sampled and drafts checked, new drafts made, states
 //! kept.
 
-use crate::draft::policy::{Candidate, Class, MAX_MTP, MAX_SUFFIX, Place, choose};
+use crate::draft::policy::{Aim, Candidate, Class, MAX_MTP, MAX_SUFFIX, Place, choose};
 use crate::draft::{DrafterChoice, Job, Kind};
 use crate::events::EngineError;
 use crate::runner::{SeqInput, StepError};
@@ -21,8 +21,6 @@ struct Part {
     last: bool,
     /// It was past its prompt before the step.
     decoding: bool,
-    /// Tokens computed before the step.
-    start: usize,
 }
 
 impl<D: Device> Worker<D> {
@@ -54,6 +52,7 @@ impl<D: Device> Worker<D> {
     fn compute(&mut self, rows: &[usize]) -> Result<(), StepError> {
         let started = Instant::now();
         let parts = self.run_rows(rows)?;
+        self.show_prompts(&parts)?;
         let taken = self.check_drafts(&parts)?;
         let time = started.elapsed();
         self.record(&parts, &taken, time);
@@ -80,10 +79,10 @@ impl<D: Device> Worker<D> {
         let mut parts = Vec::new();
         let mut tokens = Vec::new();
         for (at, sequence) in self.running.iter_mut().enumerate().filter(|(i, _)| rows[*i] > 0) {
-            let (decoding, start) = (sequence.is_decoding(), sequence.computed());
+            let decoding = sequence.is_decoding();
             let (rows, last) = sequence.prepare(rows[at]);
             tokens.push(sequence.next_tokens(rows));
-            parts.push(Part { at, rows, last, decoding, start });
+            parts.push(Part { at, rows, last, decoding });
         }
         let mut inputs = Vec::new();
         let mut running = self.running.iter_mut().enumerate();
@@ -95,6 +94,14 @@ impl<D: Device> Worker<D> {
         }
         self.runner.step(&mut inputs)?;
         Ok(parts)
+    }
+
+    /// Shows the draft head the rows of prompts: before the first token goes out, since the second would wait for it.
+    fn show_prompts(&mut self, parts: &[Part]) -> Result<(), StepError> {
+        let Some(mtp) = &mut self.mtp else { return Ok(()) };
+        let prompts = parts.iter().filter(|p| !p.decoding).map(|p| p.at).collect::<Vec<_>>();
+        let running = self.running.iter_mut().enumerate();
+        mtp.prompt(&mut self.runner, running.filter(|(i, _)| prompts.contains(i)).map(|(_, s)| s).collect())
     }
 
     /// Samples where the known tokens of sequences ended, and behind each draft; settles which drafts were right.
@@ -202,7 +209,7 @@ impl<D: Device> Worker<D> {
         parts.iter().map(|p| self.running[p.at].tokens.len()).max().unwrap_or(0)
     }
 
-    /// Shows the draft head the rows that stay, and has drafts made where they pay.
+    /// Has the draft head hold the rows that stay, and drafts made where they pay.
     fn make_drafts(&mut self, parts: &[Part], taken: &[Taken]) -> Result<(), StepError> {
         if self.options.drafter == DrafterChoice::None {
             return Ok(());
@@ -221,7 +228,7 @@ impl<D: Device> Worker<D> {
         let mut running = self.running.iter_mut().enumerate();
         for (part, &depth) in parts.iter().zip(&depths) {
             let Some((_, sequence)) = running.find(|(i, _)| *i == part.at) else { continue };
-            jobs.push(Job { sequence, start: part.start, depth });
+            jobs.push(Job { sequence, depth });
         }
         let spent = mtp.draft(&mut self.runner, &mut jobs)?;
         let passes = depths.iter().copied().max().unwrap_or(0);
@@ -266,8 +273,9 @@ impl<D: Device> Worker<D> {
             Some(depth) => candidates.first().map(|c| (c.class, depth.min(c.most))),
             None => {
                 let force = self.options.drafter != DrafterChoice::Auto;
-                let choice = choose(&self.costs, &sequence.acceptance, place, &candidates, force);
-                match sequence.probe.next(choice, candidates.last()) {
+                let choose = |aim| choose(&self.costs, &sequence.acceptance, place, &candidates, aim);
+                let choice = choose(if force { Aim::Forced } else { Aim::Gain });
+                match self.probe.next(choice, || choose(Aim::Trial)) {
                     None if force => choice,
                     Some(probe) if !force && !self.costs.affords(place, probe) => choice,
                     probe => probe,

@@ -1,7 +1,7 @@
 //! The engine's thread: takes commands, opens and ends sequences, and sees that what they hold fits into the budget.
 
 use crate::disk::{DiskCache, Key, Restored, Segment};
-use crate::draft::policy::{Acceptance, Costs};
+use crate::draft::policy::{Acceptance, Costs, Probe};
 use crate::draft::{Drafter, DrafterChoice, Drafts, Mtp};
 use crate::engine::EngineOptions;
 use crate::events::{EngineError, Finish};
@@ -66,6 +66,7 @@ pub(crate) struct Worker<D: Device> {
     pub costs: Costs,
     /// Of all sequences so far.
     pub acceptance: Acceptance,
+    pub probe: Probe,
     /// Seconds that a row of a prompt takes.
     pub row_seconds: Option<f64>,
     pub stats: Stats,
@@ -97,6 +98,7 @@ impl<D: Device> Worker<D> {
             ladder,
             costs: Costs::default(),
             acceptance: Acceptance::default(),
+            probe: Probe::default(),
             row_seconds: None,
             stats: Stats::default(),
         })

@@ -118,8 +118,6 @@ pub(crate) struct Drafts {
 /// A sequence with rows in the step just done.
 pub(crate) struct Job<'a> {
     pub sequence: &'a mut Sequence,
-    /// Index of its first row of the step.
-    pub start: usize,
     /// Drafts wanted.
     pub depth: usize,
 }
@@ -136,6 +134,9 @@ pub(crate) struct Spent {
 
 /// Makes drafts for sequences. Every sequence whose rows were computed is shown to it, once for each step.
 pub(crate) trait Drafter<D: Device> {
+    /// Is shown the rows of the latest step of sequences in their prompts, as far as the tokens behind them are known.
+    fn prompt(&mut self, runner: &mut Runner<D>, sequences: Vec<&mut Sequence>) -> Result<(), StepError>;
+
     /// Puts up to `depth` drafts into each job's sequence.
     fn draft(&mut self, runner: &mut Runner<D>, jobs: &mut [Job<'_>]) -> Result<Spent, StepError>;
 

@@ -1,7 +1,8 @@
 //! The checkpoint's own draft head.
 //!
-//! It attends to its keys of all earlier tokens, so that every row goes to it; but an answer of a few tokens does not earn
-//! back what that takes. So rows are held until a draft is wanted, the state is kept, or there are too many of them.
+//! It attends to its keys of all earlier tokens, so that every row goes to it: those of a prompt before its first token is
+//! drawn, which they delay by a small share of the prompt's own time. But an answer of a few tokens does not earn back what
+//! its rows take. So these are held until a draft is wanted, the state is kept, or there are too many of them.
 
 use super::{Drafter, Job, Spent};
 use crate::runner::{DraftInput, Hidden, Runner, SeqState, StepError};
@@ -22,12 +23,21 @@ pub(crate) fn held_bytes(hidden: usize, rows: usize) -> u64 {
 pub(crate) struct Mtp;
 
 impl<D: Device> Drafter<D> for Mtp {
+    fn prompt(&mut self, runner: &mut Runner<D>, mut sequences: Vec<&mut Sequence>) -> Result<(), StepError> {
+        let rows: Vec<_> = sequences.iter().map(|s| s.behind()).collect();
+        let inputs = sequences.iter_mut().zip(&rows).filter(|(_, (_, tokens))| !tokens.is_empty());
+        let mut inputs: Vec<_> = inputs
+            .map(|(s, (start, tokens))| DraftInput { seq: s.state_mut(), start: *start, tokens, outputs: 0 })
+            .collect();
+        if inputs.is_empty() { Ok(()) } else { runner.draft_append_step(&mut inputs) }
+    }
+
     fn draft(&mut self, runner: &mut Runner<D>, jobs: &mut [Job<'_>]) -> Result<Spent, StepError> {
-        let mut rows: Vec<_> = jobs.iter_mut().map(|j| (j.sequence.state_mut(), j.start)).collect();
-        runner.hold(&mut rows)?;
+        let mut states: Vec<_> = jobs.iter_mut().map(|j| j.sequence.state_mut()).collect();
+        runner.hold(&mut states)?;
         let mut spent = Spent::default();
         let started = Instant::now();
-        for Job { sequence, depth, .. } in jobs.iter_mut() {
+        for Job { sequence, depth } in jobs.iter_mut() {
             let rows = sequence.behind().1.len();
             let held = match *depth {
                 0 if rows <= HELD => continue,

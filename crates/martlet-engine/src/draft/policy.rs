@@ -225,10 +225,11 @@ impl Default for Costs {
 fn add_time(mean: &mut Mean, time: Duration) {
     let seconds = time.as_secs_f64();
     let bounded = mean.known().map_or(seconds, |usual| seconds.min(3.0 * usual));
-    mean.add(bounded, 32.0);
+    mean.add(bounded, 24.0);
 }
 
-/// Now and then another number of drafts than the best one, so that what is known of its neighbours stays true.
+/// Now and then another number of drafts than the best one, so that what is known of its neighbours stays true. One for
+/// all sequences: most answers are short.
 #[derive(Default)]
 pub(crate) struct Probe {
     plain: usize,
@@ -237,13 +238,16 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// The choice as it is, or a try beside it; `other` is what could be tried where no drafts were chosen.
-    pub fn next(&mut self, choice: Option<(Class, usize)>, other: Option<&Candidate>) -> Option<(Class, usize)> {
+    pub fn next(
+        &mut self,
+        choice: Option<(Class, usize)>,
+        other: impl FnOnce() -> Option<(Class, usize)>,
+    ) -> Option<(Class, usize)> {
         const PLAIN: usize = 64;
         const DRAFTED: usize = 128;
         let Some((class, depth)) = choice else {
             self.plain += 1;
-            let try_one = self.plain.is_multiple_of(PLAIN);
-            return other.filter(|c| try_one && c.most > 0).map(|c| (c.class, 1));
+            return if self.plain.is_multiple_of(PLAIN) { other() } else { None };
         };
         self.drafted += 1;
         // What a plain step takes is what drafts are compared with.
@@ -274,14 +278,24 @@ pub(crate) struct Place {
     pub behind: usize,
 }
 
-/// The drafter and the number of drafts with the most tokens a second; `None`: no drafts. `force`: at least one draft, if
-/// there is any candidate, whatever it may lose.
+/// Which drafts may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// Those that gain something, as far as is known, and that the purse can pay.
+    Gain,
+    /// Those that the purse can pay: to learn.
+    Trial,
+    /// Any.
+    Forced,
+}
+
+/// The drafter and the number of drafts with the most tokens a second; `None`: no drafts.
 pub(crate) fn choose(
     costs: &Costs,
     acceptance: &Acceptance,
     place: Place,
     candidates: &[Candidate],
-    force: bool,
+    aim: Aim,
 ) -> Option<(Class, usize)> {
     /// Times are not measured so well that less would be a gain.
     const WORTH: f64 = 1.02;
@@ -291,17 +305,18 @@ pub(crate) fn choose(
         // Nothing is measured yet: begin plainly, so that there is something to compare with.
         None => f64::INFINITY,
     };
-    let mut best = (if force { 0.0 } else { WORTH * plain }, None);
+    let forced = aim == Aim::Forced;
+    let mut best = (if aim == Aim::Gain { WORTH * plain } else { 0.0 }, None);
     for c in candidates {
         // Nobody knows how long an answer will be: as much again as there is.
         let first = if c.class.is_mtp() { costs.show(place.context, place.behind) } else { 0.0 };
-        let first = if force { 0.0 } else { first / place.answered.max(1) as f64 };
+        let first = if forced { 0.0 } else { first / place.answered.max(1) as f64 };
         for (depth, tokens) in acceptance.tokens(c.class, c.most).into_iter().enumerate().skip(1) {
             let rows = place.sequences * (1 + depth);
             let step = costs.step(place.context, rows, HOPE).unwrap_or(1.0);
             let drafts = if c.class.is_mtp() { costs.drafts(place, depth) } else { 0.0 };
             let rate = n * tokens / (step + drafts + first);
-            if rate > best.0 && (force || costs.affords(place, (c.class, depth))) {
+            if rate > best.0 && (forced || costs.affords(place, (c.class, depth))) {
                 best = (rate, Some((c.class, depth)));
             }
         }
@@ -336,7 +351,7 @@ mod tests {
     fn pick(costs: &Costs, rate: f64, sequences: usize) -> usize {
         let place = place(sequences);
         let mtp = [Candidate { class: Class::MTP, most: MAX_MTP }];
-        choose(costs, &acceptance(rate), place, &mtp, false).map_or(0, |(_, depth)| depth)
+        choose(costs, &acceptance(rate), place, &mtp, Aim::Gain).map_or(0, |(_, depth)| depth)
     }
 
     #[test]
@@ -367,8 +382,8 @@ mod tests {
         let place = place(1);
         let suffix = [Candidate { class: Class::suffix(0), most: 3 }];
         let dear = self::costs(|r| 1000 * r as u64, 50);
-        assert_eq!(choose(&dear, &acceptance(0.1), place, &suffix, false), None);
-        assert_eq!(choose(&dear, &acceptance(0.1), place, &suffix, true), Some((Class::suffix(0), 1)));
+        assert_eq!(choose(&dear, &acceptance(0.1), place, &suffix, Aim::Gain), None);
+        assert_eq!(choose(&dear, &acceptance(0.1), place, &suffix, Aim::Forced), Some((Class::suffix(0), 1)));
     }
 
     #[test]
@@ -406,7 +421,7 @@ mod tests {
             // As if each were the first of its kind: hopes are never disappointed.
             let hope = Acceptance::default();
             let place = Place { answered, ..place(1) };
-            let depth = choose(&costs, &hope, place, &mtp, false).map_or(0, |(_, depth)| depth);
+            let depth = choose(&costs, &hope, place, &mtp, Aim::Gain).map_or(0, |(_, depth)| depth);
             let (time, drafts) = (step(1 + depth as u64), pass * depth as u32);
             costs.add_passes(100, depth, drafts);
             costs.spend(drafts);
@@ -426,7 +441,7 @@ mod tests {
         costs.add_showing(100, Duration::from_millis(3));
         let depth = |answered, behind| {
             let mtp = [Candidate { class: Class::MTP, most: MAX_MTP }];
-            choose(&costs, &acceptance(0.8), Place { answered, behind, ..place(1) }, &mtp, false)
+            choose(&costs, &acceptance(0.8), Place { answered, behind, ..place(1) }, &mtp, Aim::Gain)
         };
         assert!(depth(1, 10).is_some(), "0.3 ms for more than half of 1 ms at each token");
         assert_eq!(depth(2, 200), None, "6 ms, and nobody knows whether the answer goes on for so long");

@@ -8,8 +8,8 @@
 //! instructions for 16 x 16 results and a group: 1 tile product (16 cycles of the tile unit) and 4 for each row
 //!   (convert, times d, fma s, fma b): 64, which two units finish in 32 cycles. The tile products of one block are
 //!   issued before the float part of the block before (of the slice before, where there is one block), so that both units
-//!   are busy. Measured on a busy machine: 1.5
-//!   times the speed of VNNI, not limited by the float part; the loads and stores of tiles are suspected, not measured.
+//!   are busy. Measured on a busy machine: 1.5 times the speed of VNNI, not limited by the float part; the loads and
+//!   stores of tiles are suspected, not measured.
 //! order: `mod.rs`. The scalar twin is `scalar.rs`.
 #![allow(unsafe_code)]
 
@@ -23,11 +23,9 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-/// Rows of a block.
-const ROWS: usize = 16;
-/// Fewest rows of a block. With 8, and a work space that was cleared for each strip, a step of 8 sequences took a fifth
+/// Rows of a block. With blocks of 8, and a work space that was cleared for each strip, a step of 8 sequences took a fifth
 /// longer than by VNNI.
-const FEWEST: usize = 16;
+const ROWS: usize = 16;
 /// Groups of a slice.
 const GROUPS: usize = SLICE / TILE_K;
 
@@ -36,7 +34,7 @@ pub struct Amx;
 impl CodeProducts for Amx {
     #[inline(always)]
     fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
-        if p.rows.len() < FEWEST || p.w.group != TILE_K {
+        if p.rows.len() < ROWS || p.w.group != TILE_K {
             return vnni::Vnni::rows(p, codes, scales, out);
         }
         let Some(rows) = for_scheme!(rows, codes, p.w.group, scales) else {
@@ -47,14 +45,7 @@ impl CodeProducts for Amx {
         let (out, out_of_rest) = out.split_at_mut(whole);
         // SAFETY: `Amx` is reached only through a `KernelSet` for AMX, which exists only where the features do and the
         // system has let this process use the tiles.
-        unsafe {
-            if whole > 0 {
-                rows(&Product { rows: &p.rows[..whole], ..*p }, out);
-            }
-            if rest.rows.len() >= FEWEST {
-                return rows(&rest, out_of_rest);
-            }
-        }
+        unsafe { rows(&Product { rows: &p.rows[..whole], ..*p }, out) };
         if !rest.rows.is_empty() {
             vnni::Vnni::rows(&rest, codes, scales, out_of_rest);
         }
@@ -80,7 +71,7 @@ struct Work {
     a: [[Tile; GROUPS]; ROWS],
 }
 
-/// Blocks of 16 rows, or one of fewer; `out` is as long as they are.
+/// Whole blocks of rows; `out` is as long as they are.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
     let Input::Codes { codes, d, ds, tiles, groups } = p.x else { return };
@@ -91,11 +82,10 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
     out.fill([0.0; LANES]);
     let mut work = MaybeUninit::<Work>::uninit();
     let work = work.as_mut_ptr();
-    let height = out.len().min(ROWS);
-    let blocks = out.len() / height;
+    let blocks = out.len() / ROWS;
     let in_order = p.rows.windows(2).all(|rows| rows[1] == rows[0] + 1);
     // SAFETY: the tiles are this thread's; they are released below.
-    unsafe { configure(height) };
+    unsafe { configure() };
     let here = |slice: usize| GROUPS.min(tiles - slice * GROUPS);
     let zero = _mm512_setzero_ps();
     // Scales and biases of two slices.
@@ -121,8 +111,8 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
                     }
                 }
             }
-            let rows = &p.rows[block * height..(block + 1) * height];
-            // SAFETY: the tiles are configured for `height` rows; the codes of the slice are unpacked.
+            let rows = &p.rows[block * ROWS..(block + 1) * ROWS];
+            // SAFETY: the tiles are configured; the codes of the slice are unpacked.
             unsafe { multiply(work, unit % 2, codes, (tiles, first, here(slice)), rows, in_order) };
         }
         if let Some(last) = unit.checked_sub(1) {
@@ -133,10 +123,10 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
                 2 => finish::<2>,
                 _ => finish::<1>,
             };
-            let these = block * height..(block + 1) * height;
+            let these = block * ROWS..(block + 1) * ROWS;
             let (s, b) = &factors[slice % 2];
             let scales = [d, ds].map(|d| (&d[slice * GROUPS..], groups));
-            // SAFETY: the tile products of the block have filled `height` rows for each group.
+            // SAFETY: the tile products of the block have filled all rows for each group.
             unsafe {
                 let c = (&raw const (*work).c[last % 2]).cast();
                 finish(c, (s, b), &p.rows[these.clone()], scales, &mut out[these]);
@@ -210,7 +200,7 @@ unsafe fn multiply(
         ((&raw const (*work).b).cast::<[u8; 16 * LINE]>(), (&raw mut (*work).c[half]).cast::<[[i32; LANES]; ROWS]>())
     };
     // SAFETY: A is the block's rows of `here` times 64 bytes, `stride` apart, inside the activations or the work's, as seen above;
-    // B and C are up to 16 rows of 64 bytes for each group. The tiles are configured.
+    // B and C are 16 rows of 64 bytes for each group. The tiles are configured.
     unsafe {
         for g in 0..here {
             asm!(
@@ -223,18 +213,18 @@ unsafe fn multiply(
     }
 }
 
-/// Three tiles with rows of 64 bytes: C and A of `height` rows, B of 16.
+/// Three tiles of 16 rows of 64 bytes.
 ///
 /// # Safety
-/// The machine has AMX, and this process may use it; `height` is at most 16.
-unsafe fn configure(height: usize) {
+/// The machine has AMX, and this process may use it.
+unsafe fn configure() {
     #[repr(C, align(64))]
     struct Config([u8; 64]);
     let mut config = Config([0; 64]);
     config.0[0] = 1;
     for t in 0..3 {
         config.0[16 + 2 * t] = 64;
-        config.0[48 + t] = if t < 2 { height as u8 } else { 16 };
+        config.0[48 + t] = ROWS as u8;
     }
     // SAFETY: 64 bytes are read; the caller sees to the rest.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
