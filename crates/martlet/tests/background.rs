@@ -106,8 +106,7 @@ fn what_is_no_martlet_is_said() {
     let other = says("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
     fails(&["--url", &other], 1, "is no martlet, or can not tell now: 404");
     fails(&["--url", &says("220 mail ready\r\n")], 1, "does not answer in HTTP");
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    fails(&["--port", &gone], 1, "nothing answers at http://127.0.0.1:");
+    fails(&["--port", "1"], 1, "nothing answers at http://127.0.0.1:1: ");
     fails(&["--url", "https://box.lan"], 2, "only http://");
     fails(&["--port", "0"], 2, "--url");
     assert_eq!(ends(&mut martlet(home.path(), &["stats", "--url", "x", "--port", "1"])).0, 2);
@@ -241,6 +240,10 @@ echo "$(basename "$0") $*" >> "$here/calls"
         assert!(fs::read_to_string(home.unit()).unwrap().contains("/bin/mine") && home.calls().is_empty());
         let (code, out, _) = home.run(&["install", "--force"]);
         assert!(code == 0 && out.contains("written over"), "{out}");
+        fs::create_dir_all(home.keys().parent().unwrap()).unwrap();
+        fs::write(home.keys(), "MINE=1\n").unwrap();
+        let (code, _, err) = home.run(&["remove"]);
+        assert!(code == 2 && err.contains("service.env is not by martlet") && home.unit().exists(), "{err}");
     }
 
     #[test]
@@ -250,9 +253,9 @@ echo "$(basename "$0") $*" >> "$here/calls"
         let (code, out, err) = home.run(&["install"]);
         assert!(code == 1 && out.contains(": written\n") && home.unit().exists(), "{out}{err}");
         for words in [
-            "written, but was not started",
-            "systemctl --user daemon-reload && systemctl --user enable --now martlet.service",
-            "Failed to connect to bus",
+            "error: the service is written, but was not started: systemctl --user daemon-reload ended with exit status: 1",
+            ": Failed to connect to bus\n",
+            "\n  do      systemctl --user daemon-reload && systemctl --user enable --now martlet.service\n",
         ] {
             assert!(err.contains(words), "{err}");
         }

@@ -40,7 +40,7 @@ impl Job {
     pub fn new(settings: &Settings, script: Option<&Path>, around: &Surroundings<'_>) -> Result<Job, Usage> {
         let serve = &settings.serve;
         let mut job = Job {
-            executable: plain("the path of martlet", &around.executable.to_string_lossy())?,
+            executable: existing("martlet", &around.executable.to_string_lossy(), around)?,
             args: vec!["serve".to_string()],
             environment: Vec::new(),
             keys: None,
@@ -148,8 +148,7 @@ pub mod tests {
         let flags = flags.iter().map(|(k, v)| (*k, v.to_string())).collect();
         let file = ConfigFile::read(&config, true).unwrap();
         let settings = Settings::resolve(&Layers { flags, environment: &environment, file }).unwrap();
-        let around =
-            Surroundings { executable: "/bin/martlet".into(), folder: folder.into(), environment: &environment };
+        let around = Surroundings { executable: "/bin/sh".into(), folder: folder.into(), environment: &environment };
         Job::new(&settings, None, &around)
     }
 

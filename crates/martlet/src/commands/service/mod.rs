@@ -108,6 +108,17 @@ struct State {
     failure: Option<String>,
 }
 
+/// What `status` prints.
+#[derive(Debug, Serialize)]
+struct Status {
+    installed: bool,
+    #[serde(flatten)]
+    state: State,
+    /// The service's own.
+    file: String,
+    log_file: Option<String>,
+}
+
 /// What runs services here.
 #[derive(Clone, Debug)]
 enum Manager {
@@ -133,16 +144,17 @@ pub fn install(args: &Install, app: &App) -> anyhow::Result<()> {
         environment: &crate::environment,
     };
     let mut job = Job::new(&app.settings, args.serve.script.as_deref(), &around)?;
-    let text = place.text(&mut job);
     if args.dry_run {
+        job.keys = job.keys.map(|_| "(set)".to_string());
+        let text = place.text(&mut job);
         app.terminal.note(&format!("{}:", place.unit.display()));
         return Ok(app.terminal.result(&text)?);
     }
-    let former = place.read()?;
-    if former.as_ref().is_some_and(|text| !text.contains(MARK)) && !args.force {
-        let path = place.unit.display();
-        return Err(Usage(format!("{path} is not by martlet: --force writes over it")).into());
+    let text = place.text(&mut job);
+    if let Some(path) = place.foreign()?.filter(|_| !args.force) {
+        return Err(Usage(format!("{} is not by martlet: --force writes over it", path.display())).into());
     }
+    let former = read(&place.unit)?;
     if let Manager::Systemd { keys: path } = &place.manager {
         match &job.keys {
             Some(keys) => write(path, &systemd::keys(keys))?,
@@ -152,55 +164,51 @@ pub fn install(args: &Install, app: &App) -> anyhow::Result<()> {
     write(&place.unit, &text)?;
     let what = if former.is_some() { "written over" } else { "written" };
     app.terminal.result(&format!("{}: {what}\n", place.unit.display()))?;
-    carry_out(&place.start(former.is_some())).context("the service is written, but was not started")?;
+    carry_out(&place.start(former.is_some()), "the service is written, but was not started")?;
     app.terminal.result("started; `martlet service status` tells how it is\n")?;
     Ok(())
 }
 
 pub fn remove(terminal: Terminal) -> anyhow::Result<()> {
     let place = Place::here()?;
-    let Some(text) = place.read()? else { return Err(ServiceError::NotInstalled.into()) };
-    if !text.contains(MARK) {
-        return Err(Usage(format!("{} is not by martlet: delete it by hand", place.unit.display())).into());
+    if let Some(path) = place.foreign()? {
+        return Err(Usage(format!("{} is not by martlet: delete it by hand", path.display())).into());
     }
-    let stopped = carry_out(&[place.stop()]);
+    if read(&place.unit)?.is_none() {
+        return Err(ServiceError::NotInstalled.into());
+    }
+    let stopped = carry_out(&[place.stop()], "the service may still run");
     delete(&place.unit)?;
     if let Manager::Systemd { keys } = &place.manager {
         delete(keys)?;
     }
     terminal.result(&format!("{}: deleted\n", place.unit.display()))?;
-    stopped.context("the service may still run")?;
+    stopped?;
     match place.manager {
-        Manager::Systemd { .. } => carry_out(&[systemd::forget()]),
+        Manager::Systemd { .. } => carry_out(&[systemd::forget()], "systemd still knows the service"),
         Manager::Launchd { .. } => Ok(()),
     }
 }
 
 pub fn status(json: bool, terminal: Terminal) -> anyhow::Result<()> {
     let place = Place::here()?;
-    let Some(text) = place.read()? else {
+    let Some(text) = read(&place.unit)? else {
         if json {
             terminal.result("{\"installed\": false}\n")?;
         }
         return Err(ServiceError::NotInstalled.into());
     };
-    let (unit, log_file) = (place.unit.display().to_string(), place.log_file(&text));
     let state = place.state().context("the system does not tell whether the service runs")?;
-    if json {
-        let mut value = serde_json::json!({"installed": true, "unit": unit, "log_file": log_file});
-        if let (Some(all), serde_json::Value::Object(more)) = (value.as_object_mut(), serde_json::to_value(&state)?) {
-            all.extend(more);
-        }
-        terminal.result(&(serde_json::to_string_pretty(&value)? + "\n"))?;
-    } else {
-        terminal.result(&table(&state, &unit, log_file.as_deref()))?;
-    }
-    if state.running { Ok(()) } else { Err(ServiceError::NotRunning.into()) }
+    let (file, log_file) = (place.unit.display().to_string(), place.log_file(&text));
+    let found = Status { installed: true, state, file, log_file };
+    let text = if json { serde_json::to_string_pretty(&found)? + "\n" } else { found.table() };
+    terminal.result(&text)?;
+    if found.state.running { Ok(()) } else { Err(ServiceError::NotRunning.into()) }
 }
 
 pub fn logs(args: &Logs) -> anyhow::Result<()> {
     let place = Place::here()?;
-    let Some(text) = place.read()? else { return Err(ServiceError::NotInstalled.into()) };
+    let Some(text) = read(&place.unit)? else { return Err(ServiceError::NotInstalled.into()) };
     let command = match (place.log_file(&text), &place.manager) {
         (Some(path), _) => {
             let lines = format!("-n{}", args.lines);
@@ -220,18 +228,21 @@ pub fn logs(args: &Logs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn table(state: &State, unit: &str, log_file: Option<&str>) -> String {
-    let since = state.since.as_ref().map_or(String::new(), |since| format!(", since {since}"));
-    let rows = [
-        ("state", Some(format!("{}{since}", state.state))),
-        ("failure", state.failure.clone()),
-        ("process", state.pid.map(|pid| pid.to_string())),
-        ("restarts", state.restarts.map(|n| n.to_string())),
-        ("at login", state.enabled.map(|enabled| if enabled { "yes" } else { "no" }.to_string())),
-        ("file", Some(unit.to_string())),
-        ("log file", log_file.map(str::to_string)),
-    ];
-    rows.iter().filter_map(|(name, value)| Some(format!("{name:8}  {}\n", value.as_ref()?))).collect()
+impl Status {
+    fn table(&self) -> String {
+        let state = &self.state;
+        let since = state.since.as_ref().map_or(String::new(), |since| format!(", since {since}"));
+        let rows = [
+            ("state", Some(format!("{}{since}", state.state))),
+            ("failure", state.failure.clone()),
+            ("process", state.pid.map(|pid| pid.to_string())),
+            ("restarts", state.restarts.map(|n| n.to_string())),
+            ("at login", state.enabled.map(|enabled| if enabled { "yes" } else { "no" }.to_string())),
+            ("file", Some(self.file.clone())),
+            ("log file", self.log_file.clone()),
+        ];
+        rows.iter().filter_map(|(name, value)| Some(format!("{name:8}  {}\n", value.as_ref()?))).collect()
+    }
 }
 
 impl Place {
@@ -265,12 +276,18 @@ impl Place {
         }
     }
 
-    fn read(&self) -> anyhow::Result<Option<String>> {
-        match std::fs::read_to_string(&self.unit) {
-            Ok(text) => Ok(Some(text)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e).with_context(|| format!("{} can not be read", self.unit.display())),
+    /// A file in the way that somebody else wrote.
+    fn foreign(&self) -> anyhow::Result<Option<&Path>> {
+        let keys = match &self.manager {
+            Manager::Systemd { keys } => Some(keys),
+            Manager::Launchd { .. } => None,
+        };
+        for path in [&self.unit].into_iter().chain(keys) {
+            if read(path)?.is_some_and(|text| !text.contains(MARK)) {
+                return Ok(Some(path));
+            }
         }
+        Ok(None)
     }
 
     fn log_file(&self, text: &str) -> Option<String> {
@@ -302,6 +319,14 @@ impl Place {
     }
 }
 
+fn read(path: &Path) -> anyhow::Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("{} can not be read", path.display())),
+    }
+}
+
 /// Whole or not at all, and for its owner's eyes.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -324,12 +349,12 @@ fn delete(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// One command after the other, until one fails; then it says what is left to do.
-fn carry_out(steps: &[Vec<String>]) -> anyhow::Result<()> {
+/// One command after the other, until one fails: then `wrong`, why, and what is left to do.
+fn carry_out(steps: &[Vec<String>], wrong: &str) -> anyhow::Result<()> {
     for (done, step) in steps.iter().enumerate() {
-        output(step).with_context(|| {
+        output(step).map_err(|e| {
             let rest: Vec<String> = steps[done..].iter().map(|step| step.join(" ")).collect();
-            format!("by hand: {}", rest.join(" && "))
+            anyhow::anyhow!("{wrong}: {e:#}\ndo      {}", rest.join(" && "))
         })?;
     }
     Ok(())

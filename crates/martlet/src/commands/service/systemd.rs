@@ -41,16 +41,16 @@ pub fn unit(job: &Job, keys: Option<&Path>) -> String {
         "# {}\n\
          [Unit]\n\
          Description=martlet, a server of language models, on {}\n\
-         # Five failures within five minutes are enough.\n\
-         StartLimitIntervalSec=300\n\
-         StartLimitBurst=5\n\
+         # Ten starts within ten minutes are enough.\n\
+         StartLimitIntervalSec=600\n\
+         StartLimitBurst=10\n\
          \n\
          [Service]\n\
          Type=exec\n\
          ExecStart={command}\n\
          {environment}\
          Restart=on-failure\n\
-         RestartSec=2\n\
+         RestartSec=5\n\
          # Wrong settings, or a model that can not be opened.\n\
          RestartPreventExitStatus=2 3\n\
          # Running requests may end first.\n\
@@ -168,16 +168,16 @@ mod tests {
         let expected = r#"# Written by `martlet service install`, which writes over it.
 [Unit]
 Description=martlet, a server of language models, on 127.0.0.1:9000
-# Five failures within five minutes are enough.
-StartLimitIntervalSec=300
-StartLimitBurst=5
+# Ten starts within ten minutes are enough.
+StartLimitIntervalSec=600
+StartLimitBurst=10
 
 [Service]
 Type=exec
 ExecStart="/opt/my apps/martlet" serve "--model=/m/100%% \"$$x\"\\n <&>'é" --port=9000
 Environment="MARTLET_CACHE_DIR=/c/a $b %%c \"d\" \\e"
 Restart=on-failure
-RestartSec=2
+RestartSec=5
 # Wrong settings, or a model that can not be opened.
 RestartPreventExitStatus=2 3
 # Running requests may end first.
