@@ -61,7 +61,9 @@ fn says(answer: &'static str) -> String {
 #[test]
 fn a_running_server_tells_what_it_does() {
     let home = tempfile::tempdir().unwrap();
-    let served = Served::new(home.path(), &["--alias", "other", "--sequences", "3"]);
+    let log = home.path().join("log");
+    let served =
+        Served::new(home.path(), &["--alias", "other", "--sequences", "3", "--log-file", log.to_str().unwrap()]);
     let url = served.1.as_str();
     let (code, out, err) = ends(&mut martlet(home.path(), &["stats", "--url", url, "--json"]));
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
@@ -78,6 +80,8 @@ fn a_running_server_tells_what_it_does() {
     let port = url.rsplit(':').next().unwrap();
     let (code, text, _) = ends(martlet(home.path(), &["stats"]).env("MARTLET_PORT", port));
     assert!(code == 0 && text.contains(url), "{text}");
+    let log = std::fs::read_to_string(log).unwrap();
+    assert_eq!(log.matches(" method=GET path=/stats status=200 ").count(), 3, "{log}");
 }
 
 #[test]
