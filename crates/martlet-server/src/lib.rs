@@ -50,6 +50,7 @@ mod tools;
 mod trace;
 mod usage;
 
+pub use metadata::{CacheStats, DraftStats, MemoryStats, RequestStats, ServerStats, StoreStats, TokenStats};
 pub use options::{Limits, Options};
 pub use script::{Script, ScriptError};
 pub use server::{ServeError, Server, Stop};

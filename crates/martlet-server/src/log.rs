@@ -73,15 +73,28 @@ impl Rotated {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.size > 0 && self.size + bytes.len() as u64 > self.limit {
-            for n in (0..OLDER).rev() {
-                // A number that is not there yet is no reason to lose lines.
-                let _ = std::fs::rename(self.numbered(n), self.numbered(n + 1));
-            }
-            *self = Rotated::open(&self.path, self.limit)?;
+            self.begin_anew();
         }
         self.file.write_all(bytes)?;
         self.size += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Puts the file aside, if it was not yet: where no new one could be had, the older ones shall not move up again.
+    fn begin_anew(&mut self) {
+        if self.path.exists() {
+            for n in (0..OLDER).rev() {
+                // A number that is not there yet is no reason to lose lines.
+                let _ = std::fs::rename(self.numbered(n), self.numbered(n + 1));
+            }
+        }
+        // Without a new file the old one goes on.
+        let Ok(fresh) = Rotated::open(&self.path, self.limit) else { return };
+        *self = fresh;
+        // A file that could not be put aside still must not grow for ever.
+        if self.size > 0 && self.file.set_len(0).is_ok() {
+            self.size = 0;
+        }
     }
 
     fn numbered(&self, n: usize) -> PathBuf {
@@ -151,5 +164,30 @@ mod tests {
             ("line 7\n".into(), "line 6\n".into(), "line 3\n".into())
         );
         assert!(!dir.path().join("log.5").exists());
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_put_aside_stays_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        (1..=OLDER).for_each(|n| std::fs::create_dir_all(dir.path().join(format!("log.{n}/taken"))).unwrap());
+        let path = dir.path().join("log");
+        let mut log = Rotated::open(&path, 20).unwrap();
+        (0..8).for_each(|i| log.write(format!("line {i}\n").as_bytes()).unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "line 6\nline 7\n");
+    }
+
+    #[test]
+    fn lines_go_on_where_no_new_file_can_be_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, away) = (dir.path().join("here"), dir.path().join("away"));
+        std::fs::create_dir(&here).unwrap();
+        let mut log = Rotated::open(&here.join("log"), 10).unwrap();
+        log.write(b"line 0\n").unwrap();
+        std::fs::rename(&here, &away).unwrap();
+        (1..4).for_each(|i| log.write(format!("line {i}\n").as_bytes()).unwrap());
+        std::fs::create_dir(&here).unwrap();
+        log.write(b"line 4\n").unwrap();
+        assert_eq!(std::fs::read_to_string(away.join("log")).unwrap(), "line 0\nline 1\nline 2\nline 3\n");
+        assert_eq!(std::fs::read_to_string(here.join("log")).unwrap(), "line 4\n");
     }
 }

@@ -1,5 +1,6 @@
 //! How a server is run.
 
+use crate::server::ServeError;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -63,6 +64,16 @@ impl Default for Options {
             trace: None,
             log_file: None,
             quiet: false,
+        }
+    }
+}
+
+impl Options {
+    /// Whether a server with them would be open to everybody on the network, which nobody asked for.
+    pub fn check(&self) -> Result<(), ServeError> {
+        match self.host.is_loopback() || self.no_auth || !self.api_keys.is_empty() {
+            true => Ok(()),
+            false => Err(ServeError::Unprotected { host: self.host }),
         }
     }
 }

@@ -108,9 +108,7 @@ pub struct Server {
 impl Server {
     /// Takes the address; nothing is answered yet.
     pub fn bind(session: Arc<Session>, options: Options) -> Result<Server, ServeError> {
-        if !options.host.is_loopback() && options.api_keys.is_empty() && !options.no_auth {
-            return Err(ServeError::Unprotected { host: options.host });
-        }
+        options.check()?;
         let made = made(&options)?;
         let runtime = Builder::new_multi_thread()
             .enable_all()

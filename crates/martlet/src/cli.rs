@@ -1,6 +1,8 @@
 //! The command line: global flags and subcommands.
 
-use crate::commands::{cache, chat, config, generate, inspect, plan, quantize, replay, serve, template, tokenize};
+use crate::commands::{
+    cache, chat, config, generate, inspect, plan, quantize, replay, serve, service, stats, template, tokenize,
+};
 use crate::exit;
 use crate::settings::KV;
 use clap::{Args, Parser, Subcommand};
@@ -31,6 +33,10 @@ pub enum Command {
     Chat(chat::Args),
     /// Serve a model to programs, with the APIs of OpenAI and Anthropic
     Serve(serve::Args),
+    /// Have `serve` run in the background, from login on
+    Service(service::Args),
+    /// Show what a running server does: model, requests, caches
+    Stats(stats::Args),
     /// Go on from a raw prompt, a chat file, or token ids
     Generate(generate::Args),
     /// Turn text into token ids, or back
@@ -217,6 +223,12 @@ impl Cli {
                 add(&mut flags, "think", args.think.choice());
             }
             Command::Serve(args) => flags.extend(args.flags()),
+            Command::Service(service::Args { what: service::What::Install(args) }) => flags.extend(args.serve.flags()),
+            Command::Stats(args) => {
+                add(&mut flags, "host", args.host.as_ref());
+                add(&mut flags, "port", args.port.as_ref());
+                add(&mut flags, "api_key", args.api_key.as_ref());
+            }
             Command::Template(args) => add(&mut flags, "think", args.think.choice()),
             Command::Cache(args) => add(&mut flags, "cache_dir", args.what.place().dir.as_ref()),
             Command::Inspect(args) => nearer_model(&mut flags, args.path.as_ref()),

@@ -1,5 +1,6 @@
 //! Exit codes, and how an error looks on the terminal.
 
+use crate::http::HttpError;
 use crate::settings::SettingsError;
 use martlet_session::{EngineError, OpenError, SessionError};
 use martlet_weights::WeightsError;
@@ -15,6 +16,9 @@ Examples:
   martlet inspect ~/models/Qwen3.5-35B-A3B  what a checkpoint holds
   martlet plan ~/models/Qwen3.5-35B-A3B     how long a context fits into memory
   martlet config show                       settings, and where they come from
+  martlet serve                             a server for programs and browsers
+  martlet stats                             what a running server does
+  martlet service install                   have it run from now on
 
 Settings come from flags, else from MARTLET_* variables (MARTLET_MODEL,
 MARTLET_THREADS, ...), else from the file that `martlet config path` names.
@@ -24,19 +28,38 @@ Exit codes:
   1    failed while working
   2    wrong usage: flags, settings, a file given to read
   3    the model can not be opened, or does not fit into memory
-  4    the request was refused: too long, a value out of range, no template
+  4    the request was refused: too long, a value out of range, no template,
+       a wrong API key
+  5    the service is installed and does not run
+  6    the service is not installed
   130  interrupted";
 
 pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 pub const MODEL: u8 = 3;
 pub const REFUSED: u8 = 4;
+pub const NOT_RUNNING: u8 = 5;
+pub const NOT_INSTALLED: u8 = 6;
 pub const INTERRUPTED: u8 = 130;
 
 /// The person's own mistake: what was wrong and what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
+
+/// What a server refuses to tell: why.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// The service is not as a command needs it, or `status` found so.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    #[error("the service does not run")]
+    NotRunning,
+    #[error("martlet is not installed as a service: `martlet service install` does that")]
+    NotInstalled,
+}
 
 /// The work was interrupted; what was said is on the screen already.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +81,17 @@ pub fn code(error: &anyhow::Error) -> u8 {
         }
         if cause.is::<Usage>() || cause.is::<SettingsError>() {
             return USAGE;
+        }
+        if matches!(cause.downcast_ref(), Some(HttpError::Url { .. } | HttpError::Key)) {
+            return USAGE;
+        }
+        if cause.is::<Refused>() {
+            return REFUSED;
+        }
+        match cause.downcast_ref::<ServiceError>() {
+            Some(ServiceError::NotRunning) => return NOT_RUNNING,
+            Some(ServiceError::NotInstalled) => return NOT_INSTALLED,
+            None => {}
         }
         if cause.is::<Interrupted>() {
             return INTERRUPTED;
@@ -164,6 +198,9 @@ mod tests {
         assert_eq!(code(&anyhow::Error::from(pipe).context("writing")), 0);
         assert_eq!(code(&Usage("no".into()).into()), USAGE);
         assert_eq!(code(&Interrupted.into()), INTERRUPTED);
+        assert_eq!(code(&Refused("no".into()).into()), REFUSED);
+        assert_eq!(code(&ServiceError::NotRunning.into()), NOT_RUNNING);
+        assert_eq!(code(&ServiceError::NotInstalled.into()), NOT_INSTALLED);
         assert_eq!(code(&SessionError::EmptyStop { index: 1 }.into()), REFUSED);
         assert_eq!(code(&anyhow::anyhow!("what else")), FAILED);
     }

@@ -6,6 +6,7 @@ mod cli;
 mod commands;
 mod embedded;
 mod exit;
+mod http;
 mod input;
 mod interrupt;
 mod paths;
@@ -17,6 +18,7 @@ use app::App;
 use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use commands::config::What;
+use commands::service;
 use interrupt::Interrupt;
 use settings::{ConfigFile, Layers, Settings};
 use std::path::Path;
@@ -48,6 +50,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Chat(args) => commands::chat::run(args, &app(cli)?),
         Command::Serve(args) => commands::serve::run(args, &app(cli)?),
+        Command::Stats(args) => commands::stats::run(args, &app(cli)?),
         Command::Generate(args) => commands::generate::run(args, &app(cli)?),
         Command::Tokenize(args) => commands::tokenize::run(args, &app(cli)?),
         Command::Template(args) => commands::template::run(args, &app(cli)?),
@@ -57,6 +60,12 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Quantize(args) => commands::quantize::run(args, &app(cli)?),
         Command::Cache(args) => commands::cache::run(args, &app(cli)?),
         // The rest works where the settings are wrong.
+        Command::Service(args) => match &args.what {
+            service::What::Install(args) => service::install(args, &app(cli)?),
+            service::What::Status { json } => service::status(*json, plain()),
+            service::What::Logs(args) => service::logs(args),
+            service::What::Remove => service::remove(plain()),
+        },
         Command::Config(args) => match args.what {
             What::Path => config_path(),
             What::Show { json } => commands::config::show(json, &app(cli)?),

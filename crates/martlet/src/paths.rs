@@ -23,3 +23,13 @@ pub fn history_file() -> Option<PathBuf> {
     let base = etcetera::choose_base_strategy().ok()?;
     Some(base.data_dir().join("martlet").join("history.txt"))
 }
+
+/// Where units of systemd and files beside them lie: the folder that `XDG_CONFIG_HOME` names, or ~/.config.
+pub fn config_home() -> Option<PathBuf> {
+    Some(etcetera::choose_base_strategy().ok()?.config_dir())
+}
+
+/// `None` where there is none.
+pub fn home() -> Option<PathBuf> {
+    etcetera::home_dir().ok()
+}

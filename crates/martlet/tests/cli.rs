@@ -535,7 +535,10 @@ fn the_cache_on_disk_is_shown_checked_and_cleared() {
 fn help_completions_and_man_pages_are_there() {
     let help = martlet(&["--help"]).ok().out;
     assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
-    for command in ["chat", "generate", "tokenize", "template", "inspect", "plan", "quantize", "cache", "config"] {
+    for command in [
+        "chat", "serve", "service", "stats", "generate", "tokenize", "template", "inspect", "plan", "quantize",
+        "cache", "config",
+    ] {
         let text = martlet(&[command, "--help"]).ok().out;
         assert!(text.contains("martlet ") && text.contains("--device"), "{text}");
     }

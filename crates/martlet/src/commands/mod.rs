@@ -9,5 +9,7 @@ pub mod plan;
 pub mod quantize;
 pub mod replay;
 pub mod serve;
+pub mod service;
+pub mod stats;
 pub mod template;
 pub mod tokenize;

@@ -109,6 +109,11 @@ pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Refuses what would not be served.
+pub fn check(args: &Args, app: &App) -> anyhow::Result<()> {
+    options(args, app).check().map_err(mistake)
+}
+
 fn options(args: &Args, app: &App) -> Options {
     let serve = app.settings.serve.clone();
     let defaults = Limits::default();
