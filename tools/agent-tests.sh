@@ -73,6 +73,8 @@ for agent in $agents; do
     serve "$work/$agent.log" --script "$work/$agent.script" -m "$model" --model-name martlet --trace "$work/trace/$agent"
     (cd "$folder" && URL=$url timeout 180 python3 "$root/tests/agents/drive.py" run "$agent" </dev/null >"$work/$agent.out" 2>&1) || true
     kill "${servers[-1]}"
+    hub=$HOME/.cline/data/locks/hub/production.json # Cline leaves a process behind
+    [ ! -f "$hub" ] || kill "$(node -p 'JSON.parse(require("fs").readFileSync(process.argv[1])).pid' "$hub")" || true
     if [ "$(cat "$folder/notes.txt")" = "The swift sleeps on the wing." ] &&
         [ "$(cat "$folder/seen.txt" 2>/dev/null)" = "The swift sleeps on the wing." ] &&
         grep -q "All is done" "$work/$agent.out"; then
