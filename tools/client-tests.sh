@@ -12,7 +12,7 @@ node="openai@7.55.0 @anthropic-ai/sdk@1.10.0"
 root=$PWD
 work=$root/target/client-tests
 venv=$work/venv/bin
-missing() { echo "client-tests: $1" >&2; exit 1; }
+missing() { echo "client-tests: $1" >&2; exit 77; }
 
 command -v python3 >/dev/null || missing "python3 is not here"
 mkdir -p "$work"

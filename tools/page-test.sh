@@ -9,7 +9,7 @@ source tools/serve-for-tests.sh
 
 python="pytest==9.2.0 playwright==1.65.2 axe-playwright-python==0.1.8"
 work=$PWD/target/page-test
-missing() { echo "page-test: $1" >&2; exit 1; }
+missing() { echo "page-test: $1" >&2; exit 77; }
 
 find_chromium() {
     CHROMIUM=${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)}

@@ -24,7 +24,8 @@ struct Part {
 }
 
 impl<D: Device> Worker<D> {
-    pub fn step(&mut self) {
+    /// Returns the time that the device took.
+    pub fn step(&mut self) -> Duration {
         let now = Instant::now();
         let wants: Vec<Want> = self.running.iter().map(|s| s.want(now)).collect();
         let mixed = wants.iter().any(|w| w.decoding) && wants.iter().any(|w| !w.decoding);
@@ -40,16 +41,17 @@ impl<D: Device> Worker<D> {
             self.take_pages(&mut rows);
         }
         if rows.iter().all(|r| *r == 0) {
-            return;
+            return Duration::ZERO;
         }
-        if let Err(e) = self.compute(&rows) {
+        self.compute(&rows).unwrap_or_else(|e| {
             let error = EngineError::from(&e);
             let ends = self.running.iter().map(|_| Some(Err(error.clone()))).collect();
             self.retire(ends);
-        }
+            Duration::ZERO
+        })
     }
 
-    fn compute(&mut self, rows: &[usize]) -> Result<(), StepError> {
+    fn compute(&mut self, rows: &[usize]) -> Result<Duration, StepError> {
         let started = Instant::now();
         let parts = self.run_rows(rows)?;
         self.show_prompts(&parts)?;
@@ -58,7 +60,7 @@ impl<D: Device> Worker<D> {
         self.record(&parts, &taken, time);
         self.make_drafts(&parts, &taken)?;
         self.stats.steps += 1;
-        self.stats.device_time += started.elapsed();
+        let on_device = started.elapsed();
         let mut running = std::mem::take(&mut self.running);
         for part in &parts {
             let sequence = &mut running[part.at];
@@ -72,7 +74,7 @@ impl<D: Device> Worker<D> {
             ends[part.at] = taken.end;
         }
         self.retire(ends);
-        Ok(())
+        Ok(on_device)
     }
 
     fn run_rows(&mut self, rows: &[usize]) -> Result<Vec<Part>, StepError> {

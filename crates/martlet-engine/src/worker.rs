@@ -110,8 +110,10 @@ impl<D: Device> Worker<D> {
             self.end_unwanted(started);
             self.look_at_memory(started);
             self.open_waiting(started);
-            self.step();
+            let on_device = self.step();
             self.release();
+            // Together: one is a share of the other.
+            self.stats.device_time += on_device;
             self.stats.step_time += started.elapsed();
             self.publish();
         }
