@@ -16,7 +16,6 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -217,7 +216,7 @@ async fn connection(app: Arc<App>, router: Router, stream: TcpStream, stop: Stop
     let ended = tokio::select! {
         ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
         () = stop.reached(Stage::Draining) => {
-            Pin::new(&mut connection).graceful_shutdown();
+            std::pin::Pin::new(&mut connection).graceful_shutdown();
             poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
     };

@@ -60,7 +60,12 @@ impl Call {
 
 impl Chat {
     pub fn new(about: About, n: usize) -> Chat {
-        Chat { about, choices: (0..n).map(|_| Choice::default()).collect(), usage: Sum::default(), so_far: SoFar::default() }
+        Chat {
+            about,
+            choices: (0..n).map(|_| Choice::default()).collect(),
+            usage: Sum::default(),
+            so_far: SoFar::default(),
+        }
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> Frame {
