@@ -2,11 +2,11 @@
 //!
 //!     cargo run --release -p martlet-tests --example server_load
 //!
-//! Fledgling, 8 answers at a time. Each client asks for up to 64 tokens, over and over: a third of them for each API, half as
-//! streams. Server and clients are one process.
+//! Fledgling in a gibibyte of memory, 8 answers at a time. Each client asks chat completions for 64 tokens, over and over,
+//! each time about something else; half of the clients read streams. Server and clients are one process.
 
 use martlet_server::Limits;
-use martlet_tests::server::{APIS, Running, memory, options, serve, session};
+use martlet_tests::server::{Api, Running, memory, options, serve, session};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,12 +18,12 @@ const TIME: Duration = Duration::from_secs(15);
 fn main() {
     println!("| clients | requests | requests/s | tokens/s | median | slowest | peak memory |");
     println!("| --- | --- | --- | --- | --- | --- | --- |");
+    let server = Arc::new(serve(session(SEQUENCES), options(Limits::default())));
+    let asked = Arc::new(AtomicUsize::new(0));
+    ask(&server, 0, asked.fetch_add(1, Ordering::Relaxed));
     for clients in [1, 8, 32, 200] {
-        let server = Arc::new(serve(session(SEQUENCES), options(Limits::default())));
-        ask(&server, 0, 0);
-        let before = server.metric("martlet_generated_tokens_total", "");
         memory::forget_peak();
-        let (asked, began) = (Arc::new(AtomicUsize::new(0)), Instant::now());
+        let began = Instant::now();
         let threads: Vec<_> = (0..clients)
             .map(|i| {
                 let (server, asked) = (server.clone(), asked.clone());
@@ -38,13 +38,12 @@ fn main() {
             .collect();
         let mut times: Vec<Duration> = threads.into_iter().flat_map(|t| t.join().expect("answers")).collect();
         let took = began.elapsed().as_secs_f64();
-        let tokens = server.metric("martlet_generated_tokens_total", "") - before;
         times.sort();
         let (requests, median, slowest) = (times.len(), times[times.len() / 2], times[times.len() - 1]);
         println!(
             "| {clients} | {requests} | {:.1} | {:.0} | {:.2} s | {:.2} s | {} MiB |",
             requests as f64 / took,
-            tokens / took,
+            (requests * TOKENS) as f64 / took,
             median.as_secs_f64(),
             slowest.as_secs_f64(),
             memory::peak() >> 20,
@@ -54,14 +53,15 @@ fn main() {
 
 /// One request and its whole answer.
 fn ask(server: &Running, client: usize, number: usize) -> Duration {
-    let (api, stream) = (APIS[client % APIS.len()], client % 2 == 0);
-    let body = api.ask(&format!("Tell me about the number {number}."), TOKENS, stream);
+    let stream = client.is_multiple_of(2);
+    let mut body = Api::Chat.ask(&format!("Tell me about the number {number}."), TOKENS, stream);
+    body["ignore_eos"] = true.into();
     let began = Instant::now();
-    let mut connection = server.post(api.path(), &[("connection", "close")], &body);
+    let mut connection = server.post(Api::Chat.path(), &[("connection", "close")], &body);
     match stream {
         true => {
             connection.stream();
-            api.streamed(&connection.events());
+            Api::Chat.streamed(&connection.events());
         }
         false => assert_eq!(connection.response().status, 200),
     }

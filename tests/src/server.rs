@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 /// For what must come, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Fledgling, with so many sequences at a time and prompts in small steps.
+/// Fledgling in a gibibyte of memory, with so many sequences at a time and prompts in small steps.
 pub fn session(sequences: usize) -> Arc<Session> {
     let options = martlet_session::Options {
         sequences,
         prefill_chunk: 64,
         context: Some(8192),
+        memory: Some(1 << 30),
         ..martlet_session::Options::default()
     };
     let source = ModelSource::Path(crate::fixtures::fledgling());

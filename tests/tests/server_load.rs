@@ -55,7 +55,7 @@ fn two_hundred_clients_get_the_same_answers_as_one() {
         .map(|i| {
             let (server, expected, together) = (server.clone(), expected.clone(), together.clone());
             std::thread::spawn(move || {
-                let (api, said, stream) = (APIS[i % 3], SAID[i % SAID.len()], i % 2 == 0);
+                let (api, said, stream) = (APIS[i % 3], SAID[i % SAID.len()], i.is_multiple_of(2));
                 together.wait();
                 let (text, refused) = answer(&server, api, said, stream);
                 assert_eq!(text, expected[said], "client {i}: {api:?}, stream {stream}");
@@ -161,7 +161,7 @@ fn who_goes_away_at_once_leaves_nothing() {
     let server = serve_script(session(4), options(Limits::default()), &endless());
     for i in 0..200 {
         let api = APIS[i % 3];
-        drop(server.post(api.path(), &[], &api.ask("hello", 6000, i % 2 == 0)));
+        drop(server.post(api.path(), &[], &api.ask("hello", 6000, i.is_multiple_of(2))));
     }
     server.until("the end of all turns", |s| s.metric("martlet_turns", "") == 0.0);
     assert_eq!(server.finished("cancelled"), server.metric("martlet_finished_total", ""));
