@@ -117,9 +117,13 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def delta(self, **delta):
-        self.event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        usage = {"prompt_tokens": 1234, "completion_tokens": self.tokens}
+        self.tokens += 1
+        self.event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}], "usage": usage})
 
     def stream(self, last, body):
+        assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+        self.tokens = 0
         self.event({"type": "progress", "done": 512, "total": 2048}, "progress")
         self.wfile.write(b": ping\n\n")
         if last == "be slow to read":
@@ -144,11 +148,10 @@ class Handler(BaseHTTPRequestHandler):
         form = r"(?:(?:<think>\n(.*?)\n)?</think>\n\n)?(.*?)(?:\n\n<tool_call>(.*)</tool_call>)?"
         match = re.fullmatch(form, text, re.S)
         reasoning, content, call = match.groups()
-        tokens = 0
         for name, value in (("reasoning_content", thinking and reasoning), ("content", content)):
             for piece in re.findall(r"\s*\S{1,6}", value or "", re.S):
                 self.delta(**{name: piece})
-                tokens += 1
+        tokens = self.tokens - 1
         if call:
             name = re.search("<function=(.*?)>", call)[1]
             pairs = re.findall(r"<parameter=(.*?)>\n(.*?)\n</parameter>", call, re.S)

@@ -14,7 +14,7 @@ def test_an_answer_streams_and_says_what_it_took(chat):
     chat.page.locator("#messages").get_by_text("word 3", exact=True).wait_for()
     assert body.locator("p").count() < 1000, "it came all at once"
     live = chat.last().locator(".usage").inner_text()
-    assert re.search(r"^about \d+ tokens · \d+\.\d tokens/s", live), live
+    assert re.search(r"^\d+ tokens · \d+\.\d tokens/s · .*prompt 1,234$", live), live
     chat.button("Stop").click()
     chat.finish()
     chat.button("New conversation").click()

@@ -4,6 +4,7 @@ pub mod engines;
 pub mod fixtures;
 pub mod law;
 pub mod random;
+pub mod server;
 pub mod synthetic;
 
 use martlet_device::{Device, KvScheme};

@@ -144,7 +144,7 @@ async function answerTo(conversation, parent) {
       keep(conversation);
     }
     // The first and the last state are shown at once; between them a picture every frame is enough.
-    if (it.done || (it.node.pieces === 0 && !it.progress)) {
+    if (it.done || (!it.node.usage && !it.progress)) {
       cancelAnimationFrame(frame);
       frame = undefined;
       show();

@@ -31,7 +31,7 @@ function requestBody(conversation, parent) {
     model: model?.id,
     messages: messages(conversation, parent),
     stream: true,
-    stream_options: { include_usage: true },
+    stream_options: { include_usage: true, continuous_usage_stats: true },
   };
   for (const name of NUMBERS) {
     if (settings[name] !== "") body[name] = Number(settings[name]);
@@ -110,7 +110,6 @@ export async function run(conversation, parent, changed) {
     reasoning: "",
     calls: [],
     seconds: {},
-    pieces: 0,
     model: currentModel()?.id,
   });
   const node = conversation.nodes[index];
@@ -155,7 +154,6 @@ function timed(now, thinking) {
   seconds.first ??= since;
   seconds.writing = since - seconds.first;
   if (thinking) seconds.thinking = seconds.writing;
-  now.node.pieces += 1;
 }
 
 function takeCall(node, { index, id, function: of, custom }) {
@@ -181,12 +179,12 @@ const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 export const seconds = (s) =>
   s < 10 ? `${s.toFixed(1)} s` : s < 120 ? `${Math.round(s)} s` : `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
 
-/** What an answer took; where the server has not said it (yet), as far as the page saw: a piece is about a token. */
+/** What an answer took, so far or in all. */
 export function usageLine(node) {
-  const { usage, pieces, seconds: took = {} } = node;
-  const tokens = usage?.generated ?? pieces;
+  const { usage, seconds: took = {} } = node;
+  const tokens = usage?.generated;
   const parts = [];
-  if (tokens) parts.push(usage ? plural(tokens, "token") : `about ${plural(tokens, "token")}`);
+  if (tokens) parts.push(plural(tokens, "token"));
   if (tokens > 1 && took.writing > 0.05) parts.push(`${((tokens - 1) / took.writing).toFixed(1)} tokens/s`);
   if (took.first !== undefined) parts.push(`first after ${took.first.toFixed(2)} s`);
   if (usage?.prompt)

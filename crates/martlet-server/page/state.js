@@ -110,7 +110,6 @@ function readNode(value, index) {
     if (Number.isFinite(generated))
       node.usage = { prompt: number(prompt), cached: number(cached), generated, reasoning: number(reasoning) };
     const { first, thinking, writing } = value?.seconds ?? {};
-    node.pieces = number(value?.pieces);
     node.seconds = { first: number(first), thinking: number(thinking), writing: number(writing) };
   }
   return node;

@@ -58,7 +58,7 @@ impl App {
             door: Door::new(&options),
             bodies: Bodies::new(limits),
             queue: Queue::new(limits.requests, session.plan().sequences),
-            streams: Streams::new(limits.requests),
+            streams: Streams::new(limits.requests, limits.streams),
             store: Arc::new(Store::new(limits.store, limits.store_time)),
             metrics: Metrics::default(),
             log: made.log,

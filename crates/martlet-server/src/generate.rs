@@ -93,9 +93,9 @@ fn warning_header(warnings: &[String]) -> Option<HeaderValue> {
 async fn stream(app: &Arc<App>, caller: &Caller, job: Job) -> Result<Response, ApiError> {
     let keep = caller.resume.map_or(app.options.resume, |s| Duration::from_secs(s.min(3600)));
     let (endpoint, style) = (job.endpoint, job.style);
-    let log = Log::new(&job.id, keep);
-    let (cancel, _) = start(app, caller, job, Some(log.clone())).await?;
-    let reader = Reader::first(log, cancel, app.streams.clone(), endpoint, caller.client.clone());
+    let log = app.streams.log(&job.id, keep);
+    let (turn, _) = start(app, caller, job, Some(log.clone())).await?;
+    let reader = Reader::first(log, turn, app.streams.clone(), endpoint, caller.client.clone());
     Ok(stream_response(app, style, reader))
 }
 
@@ -106,9 +106,8 @@ pub fn stream_response(app: &App, style: Style, reader: Reader) -> Response {
 }
 
 async fn whole(app: &Arc<App>, caller: &Caller, job: Job) -> Result<Value, ApiError> {
-    let (cancel, ended) = start(app, caller, job, None).await?;
-    // The client goes away: this future is dropped.
-    let _guard = CancelOnDrop(cancel);
+    // The client goes away: this future is dropped, and the turn with it.
+    let (_turn, ended) = start(app, caller, job, None).await?;
     ended.await.unwrap_or_else(|_| Err(ApiError::internal("the turn's thread ended early")))
 }
 
@@ -120,7 +119,7 @@ async fn start(
     caller: &Caller,
     job: Job,
     log: Option<Arc<Log>>,
-) -> Result<(Arc<Cancel>, Ended), ApiError> {
+) -> Result<(CancelOnDrop, Ended), ApiError> {
     let places = app.queue.enter(job.turns.len())?;
     let (started, begun) = oneshot::channel();
     let (end, ended) = oneshot::channel();
@@ -134,7 +133,7 @@ async fn start(
         };
         let cancel = Arc::new(Cancel::default());
         turns.iter().for_each(|turn| cancel.add(turn.canceller()));
-        if started.send(Ok(cancel.clone())).is_err() {
+        if started.send(Ok(CancelOnDrop::new(cancel.clone()))).is_err() {
             return; // the client is gone, and with the turns all is cancelled
         }
         let traces = turns.iter().enumerate().map(|(i, turn)| Trace::begin(&app, &id, i, turn, &traced)).collect();
@@ -149,7 +148,7 @@ async fn start(
         run.finish_log();
     });
     match begun.await {
-        Ok(begun) => begun.map(|cancel| (cancel, ended)),
+        Ok(begun) => begun.map(|turn| (turn, ended)),
         Err(_) => Err(ApiError::internal("the turn's thread ended early")),
     }
 }
@@ -192,10 +191,14 @@ struct Sink {
 }
 
 impl Sink {
-    fn flush(&mut self) {
+    /// False when nobody will read more.
+    fn flush(&mut self) -> bool {
         match &self.log {
             Some(log) => log.push(&mut self.frames),
-            None => self.frames.clear(),
+            None => {
+                self.frames.clear();
+                true
+            }
         }
     }
 }
@@ -278,7 +281,9 @@ impl Run<'_> {
                 self.app.queue.learn(turn.whole);
                 went.push(turn);
             }
-            sink.flush();
+            if !sink.flush() {
+                self.cancel.now();
+            }
         }
     }
 

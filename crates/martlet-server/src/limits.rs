@@ -1,20 +1,34 @@
 //! Bodies of requests: what is too large, too slow or of the wrong type is refused.
 
 use crate::error::ApiError;
+use crate::json;
 use crate::options::Limits;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::StreamExt;
+use serde_json::{Map, Value};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Unit in which the bytes of bodies are counted.
 const KIB: usize = 1024;
 
+/// Bytes that a value takes once it is parsed, about: the dearest are small objects, with some 300 for two of them.
+const VALUE: usize = 128;
+
 /// A body that was read, and its share of the bytes that all bodies may take.
 pub struct ReadBody {
-    pub bytes: Vec<u8>,
-    _share: Option<OwnedSemaphorePermit>,
+    bytes: Vec<u8>,
+    share: Option<OwnedSemaphorePermit>,
+}
+
+impl ReadBody {
+    fn add(&mut self, more: OwnedSemaphorePermit) {
+        match &mut self.share {
+            Some(share) => share.merge(more),
+            none => *none = Some(more),
+        }
+    }
 }
 
 /// Reads bodies within limits.
@@ -52,7 +66,7 @@ impl Bodies {
     }
 
     async fn read(&self, body: Body) -> Result<ReadBody, ApiError> {
-        let mut read = ReadBody { bytes: Vec::new(), _share: None };
+        let mut read = ReadBody { bytes: Vec::new(), share: None };
         let mut held = 0;
         let mut pieces = body.into_data_stream();
         while let Some(piece) = pieces.next().await {
@@ -67,16 +81,26 @@ impl Bodies {
             if size > held {
                 let wanted = size.max(2 * held).min(self.limits.body).max(16 * KIB);
                 let more = self.take(wanted - held)?;
-                match &mut read._share {
-                    Some(share) => share.merge(more),
-                    none => *none = Some(more),
-                }
+                read.add(more);
                 held = wanted;
                 read.bytes.reserve_exact(held - read.bytes.len());
             }
             read.bytes.extend_from_slice(&piece);
         }
         Ok(read)
+    }
+
+    /// Parses a body. Small values take many times their bytes, so that room is taken for them too, as long as the body is.
+    pub fn object(&self, body: &mut ReadBody) -> Result<Map<String, Value>, ApiError> {
+        let values = values(&body.bytes);
+        let needed = VALUE * values;
+        if needed > self.limits.bodies {
+            let most = self.limits.bodies / VALUE;
+            let message = format!("the body has about {values} values; at most {most} are read");
+            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_many_values", message));
+        }
+        body.add(self.take(needed)?);
+        json::object(&body.bytes)
     }
 
     fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
@@ -92,6 +116,21 @@ impl Bodies {
         let message = format!("the body is larger than {} bytes, the most that this server reads", self.limits.body);
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
     }
+}
+
+/// Values of a JSON text, about: a comma or a bracket stands before each.
+fn values(text: &[u8]) -> usize {
+    let (mut count, mut in_string, mut escaped) = (0, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// `application/json` and `application/...+json`, with any parameters.
@@ -124,6 +163,23 @@ mod tests {
         assert_eq!(read(small(), Some("application/vnd.api+json"), Body::empty()), Ok(0));
         assert_eq!(read(small(), Some("text/plain"), Body::from("{}")), Err(415));
         assert_eq!(read(small(), None, Body::from("{}")), Err(415));
+    }
+
+    #[test]
+    fn values_take_room_while_they_are_used() {
+        assert_eq!(values(br#"{"a, [\"{": [1, 2, {}], "b": "\\"}"#), 6);
+        let bodies = Bodies::new(&Limits { bodies: 100 * VALUE + 2 * KIB, ..Limits::default() });
+        let body = |values: usize| {
+            let bytes = format!("{{\"a\": [{}]}}", vec!["1"; values].join(",")).into_bytes();
+            ReadBody { bytes, share: None }
+        };
+        let mut first = body(90);
+        assert!(bodies.object(&mut first).is_ok());
+        let refused = |values: usize| bodies.object(&mut body(values)).err().map(|e| e.status.as_u16());
+        assert_eq!(refused(90), Some(503));
+        assert_eq!(refused(200), Some(413));
+        drop(first);
+        assert_eq!(refused(90), None);
     }
 
     #[test]

@@ -53,6 +53,7 @@ impl Modify for Keys {
         responses,
         response,
         response_deletion,
+        response_cancellation,
         response_input,
         completions,
         messages,
@@ -146,6 +147,12 @@ fn response() {}
     responses((status = 200, body = Object), Errors))]
 #[allow(dead_code, reason = "only its description is used")]
 fn response_deletion() {}
+
+/// Ends an answer whose stream is kept without a reader (`x-martlet-resume`), by the id of whichever API.
+#[utoipa::path(post, path = "/v1/responses/{id}/cancel", tag = "openai", params(("id" = String, Path)),
+    responses((status = 200, body = Object), Errors))]
+#[allow(dead_code, reason = "only its description is used")]
+fn response_cancellation() {}
 
 /// What a stored response was an answer to.
 #[utoipa::path(get, path = "/v1/responses/{id}/input_items", tag = "openai", params(("id" = String, Path)),

@@ -87,7 +87,7 @@ pub struct Limits {
     pub connections: usize,
     /// Bytes of one body: 413 beyond.
     pub body: usize,
-    /// Bytes of all bodies that are being read: 503 beyond.
+    /// Bytes of all bodies that are being read, and of what they are read into: 503 beyond.
     pub bodies: usize,
     /// Bytes of a request's head: 431 beyond.
     pub head: usize,
@@ -99,6 +99,9 @@ pub struct Limits {
     pub write_time: Duration,
     /// For requests to end when the server stops.
     pub drain_time: Duration,
+    /// Bytes of streams that wait for their readers, those included that are kept for readers who come back: beyond, the
+    /// largest is given up.
+    pub streams: usize,
     /// Answers to one prompt (`n`), and prompts of one completion, multiplied.
     pub choices: usize,
     /// Bytes of stored responses.
@@ -119,6 +122,7 @@ impl Default for Limits {
             body_time: Duration::from_secs(60),
             write_time: Duration::from_secs(60),
             drain_time: Duration::from_secs(30),
+            streams: 256 << 20,
             choices: 16,
             store: 64 << 20,
             store_time: Duration::from_secs(60 * 60),

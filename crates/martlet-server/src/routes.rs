@@ -5,8 +5,8 @@ use crate::auth::{Client, Door};
 use crate::error::{ApiError, Failed, Style};
 use crate::generate::{self, Job, Logged};
 use crate::log::Line;
+use crate::resume::Reader;
 use crate::{anthropic, health, json, metadata, models, openai, openapi, page, tokenize};
-use axum::body::Body;
 use axum::extract::{MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -33,6 +33,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", generation(openai::chat::ENDPOINT, openai::chat::job))
         .route("/v1/responses", generation(openai::responses::ENDPOINT, openai::responses::job))
         .route("/v1/responses/{id}", get(by_id(openai::responses::get)).delete(by_id(openai::responses::delete)))
+        .route("/v1/responses/{id}/cancel", post(by_id(openai::responses::cancel)))
         .route("/v1/responses/{id}/input_items", get(by_id(openai::responses::input_items)))
         .route("/v1/completions", generation(openai::completions::ENDPOINT, openai::completions::job))
         .route("/v1/models", get(async |State(app): Shared| shown(&models::list(&app))))
@@ -73,16 +74,30 @@ fn generation(endpoint: &'static str, read: ReadJob) -> Route {
         let (mut parts, body) = request.into_parts();
         let caller = parts.extensions.remove::<Caller>().unwrap_or_default();
         let answer = async {
-            let body = object(&app, &parts.headers, body).await?;
-            if let Some(reader) = resumed(&app, &caller, endpoint, &body)? {
-                return Ok(generate::stream_response(&app, style, reader));
+            let mut body = app.bodies.json(&parts.headers, body).await?;
+            let (app, who) = (app.clone(), caller.clone());
+            let reads = app.clone();
+            let asked = at_leisure(move || {
+                let body = reads.bodies.object(&mut body)?;
+                match resumed(&reads, &who, endpoint, &body)? {
+                    Some(reader) => Ok(Asked::Again(reader)),
+                    None => read(&reads, &who, &body).map(Asked::New),
+                }
+            });
+            match asked.await? {
+                Asked::Again(reader) => Ok(generate::stream_response(&app, style, reader)),
+                Asked::New(job) => generate::answer(&app, &caller, job).await,
             }
-            let (reads, who) = (app.clone(), caller.clone());
-            let job = at_leisure(move || read(&reads, &who, &body)).await?;
-            generate::answer(&app, &caller, job).await
         };
         answer.await.unwrap_or_else(|e| e.response(style))
     })
+}
+
+/// What a request to generate is.
+enum Asked {
+    New(Job),
+    /// Goes on with a stream.
+    Again(Reader),
 }
 
 /// A route that reads JSON and answers at once; the work is done where it may take its time.
@@ -91,8 +106,8 @@ fn reading<T: Serialize + Send + 'static>(handle: fn(&App, &Map<String, Value>) 
         let style = Style::of(request.uri().path());
         let (parts, body) = request.into_parts();
         let answer = async {
-            let body = object(&app, &parts.headers, body).await?;
-            at_leisure(move || handle(&app, &body)).await
+            let mut body = app.bodies.json(&parts.headers, body).await?;
+            at_leisure(move || handle(&app, &app.bodies.object(&mut body)?)).await
         };
         match answer.await {
             Ok(value) => shown(&value),
@@ -116,31 +131,26 @@ async fn at_leisure<T: Send + 'static>(
     work.await.unwrap_or_else(|_| Err(ApiError::internal("the request's thread ended early")))
 }
 
-async fn object(app: &App, headers: &HeaderMap, body: Body) -> Result<Map<String, Value>, ApiError> {
-    let body = app.bodies.json(headers, body).await?;
-    json::object(&body.bytes)
-}
-
 /// The stream that a request wants to go on with, by its last event or by its id.
 fn resumed(
     app: &App,
     caller: &Caller,
     endpoint: &'static str,
     body: &Map<String, Value>,
-) -> Result<Option<crate::resume::Reader>, ApiError> {
+) -> Result<Option<Reader>, ApiError> {
     let named = json::get(body, "resume_response_id").map(|v| json::text(v, "resume_response_id")).transpose()?;
     let last = caller.last_event.as_deref().and_then(|event| event.rsplit_once(':'));
     let (id, after) = match (named, last) {
-        (Some(id), Some((of, number))) if of == id => (id, Some(number)),
-        (Some(id), _) => (id, None),
-        (None, Some((id, number))) => (id, Some(number)),
+        (Some(id), Some((of, number))) if of == id => (id, number),
+        (Some(id), _) => (id, "0"),
+        (None, Some((id, number))) => (id, number),
         (None, None) if caller.last_event.is_some() => {
             return Err(ApiError::field("last-event-id", "is no id of an event of this server"));
         }
         (None, None) => return Ok(None),
     };
-    let after = after.map(|n| n.parse().map_err(|_| ApiError::field("last-event-id", "ends with no number")));
-    app.streams.resume(id, after.transpose()?, endpoint, &caller.client).map(Some)
+    let after = after.parse().map_err(|_| ApiError::field("last-event-id", "ends with no number"))?;
+    app.streams.resume(id, after, endpoint, &caller.client).map(Some)
 }
 
 fn shown(value: &impl Serialize) -> Response {
@@ -222,11 +232,12 @@ fn caller(headers: &HeaderMap, client: Client, request_id: &str) -> Caller {
 
 /// Paths as labels of metrics: there are only so many.
 fn known(path: &str) -> &'static str {
-    const PATHS: [&str; 17] = [
+    const PATHS: [&str; 18] = [
         "/",
         "/v1/chat/completions",
         "/v1/responses",
         "/v1/responses/{id}",
+        "/v1/responses/{id}/cancel",
         "/v1/responses/{id}/input_items",
         "/v1/completions",
         "/v1/messages",

@@ -12,12 +12,14 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use martlet_session::Session;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -203,20 +205,34 @@ async fn connection(app: Arc<App>, router: Router, stream: TcpStream, stop: Stop
     let _ = stream.set_nodelay(true);
     let limits = &app.options.limits;
     let io = TokioIo::new(Stalling::new(stream, limits.write_time));
-    let connection = http1::Builder::new()
+    let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_time)
         .max_buf_size(limits.head.max(8 << 10))
         .serve_connection(io, TowerToHyperService::new(router));
-    let mut connection = std::pin::pin!(connection);
     // What goes wrong with a connection ends it, and is nobody else's business.
-    tokio::select! {
-        _ = connection.as_mut() => {}
+    let ended = tokio::select! {
+        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
         () = stop.reached(Stage::Draining) => {
-            connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
+            std::pin::Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
+    };
+    // A head that could not be read is answered too.
+    if ended.map_or_else(|e| e.is_parse(), |()| true) {
+        let _ = tokio::time::timeout(limits.body_time, linger(connection.into_parts().io.into_inner())).await;
     }
+}
+
+/// Takes what the client still sends, a body that is too large say: if its connection were closed at once, the system would
+/// throw away the answer that it has not read yet.
+async fn linger(mut stream: Stalling<TcpStream>) {
+    const SILENCE: Duration = Duration::from_secs(1);
+    if stream.shutdown().await.is_err() {
+        return;
+    }
+    let mut thrown_away = vec![0; 16 << 10];
+    while let Ok(Ok(1..)) = tokio::time::timeout(SILENCE, stream.read(&mut thrown_away)).await {}
 }
 
 /// Gives up what nobody came back for.

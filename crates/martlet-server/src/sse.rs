@@ -6,7 +6,6 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Serialize;
-use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -76,10 +75,11 @@ pub fn response(reader: Reader, ping: &'static [u8], silence: Duration) -> Respo
     let pieces = stream::unfold(reader, move |mut reader| async move {
         let piece = match tokio::time::timeout(silence, reader.next()).await {
             Ok(piece) => piece?,
-            Err(_) => Bytes::from_static(ping),
+            Err(_) => Ok(Bytes::from_static(ping)),
         };
-        Some((Ok::<_, Infallible>(piece), reader))
+        Some((piece, reader))
     });
+    // A stream that was given up must not look like one that ended: its connection breaks.
     let mut response = Response::new(Body::from_stream(pieces));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

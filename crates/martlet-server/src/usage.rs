@@ -23,14 +23,54 @@ impl Sum {
     }
 }
 
-/// Usage of chat completions and completions.
+/// In which chunks of a stream the usage is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum UsageIn {
+    None,
+    LastChunk,
+    EveryChunk,
+}
+
+/// What is known while an answer is on its way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoFar {
+    pub prompt: usize,
+    pub generated: usize,
+}
+
+impl UsageIn {
+    /// The field of a chunk: left out, null, or the usage, which is `whole` in the last chunk.
+    pub fn of_chunk(self, whole: Option<Usage>, so_far: SoFar) -> Option<Option<Usage>> {
+        match self {
+            UsageIn::None => None,
+            UsageIn::LastChunk => Some(whole),
+            UsageIn::EveryChunk => Some(Some(whole.unwrap_or(so_far.into()))),
+        }
+    }
+}
+
+impl From<SoFar> for Usage {
+    fn from(SoFar { prompt, generated }: SoFar) -> Usage {
+        Usage {
+            prompt_tokens: prompt,
+            completion_tokens: generated,
+            total_tokens: prompt + generated,
+            prompt_tokens_details: None,
+            completion_tokens_details: None,
+        }
+    }
+}
+
+/// Usage of chat completions and completions. Details are known at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Usage {
     pub prompt_tokens: usize,
     pub completion_tokens: usize,
     pub total_tokens: usize,
-    pub prompt_tokens_details: PromptDetails,
-    pub completion_tokens_details: CompletionDetails,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_details: Option<PromptDetails>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionDetails>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
@@ -51,8 +91,29 @@ impl From<Sum> for Usage {
             prompt_tokens: sum.prompt,
             completion_tokens: sum.generated,
             total_tokens: sum.prompt + sum.generated,
-            prompt_tokens_details: PromptDetails { cached_tokens: sum.cached },
-            completion_tokens_details: CompletionDetails { reasoning_tokens: sum.reasoning },
+            prompt_tokens_details: Some(PromptDetails { cached_tokens: sum.cached }),
+            completion_tokens_details: Some(CompletionDetails { reasoning_tokens: sum.reasoning }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{json, to_value};
+
+    #[test]
+    fn chunks_have_the_usage_that_was_asked_for() {
+        let so_far = SoFar { prompt: 7, generated: 2 };
+        let whole = Usage::from(Sum { prompt: 7, cached: 3, generated: 5, reasoning: 2 });
+        let last = to_value(whole).unwrap();
+        let of = |usage: UsageIn| {
+            let field = |chunk: Option<Usage>| usage.of_chunk(chunk, so_far).map(|usage| to_value(usage).unwrap());
+            [field(None), field(Some(whole))]
+        };
+        let now = json!({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9});
+        assert_eq!(of(UsageIn::None), [None, None]);
+        assert_eq!(of(UsageIn::LastChunk), [Some(json!(null)), Some(last.clone())]);
+        assert_eq!(of(UsageIn::EveryChunk), [Some(now), Some(last)]);
     }
 }

@@ -55,11 +55,13 @@ impl Output {
 
     /// Takes a token; gives what is certain by now.
     pub fn push(&mut self, token: u32, events: &mut Vec<Event>) {
-        self.reasoning_tokens += usize::from(self.is_reasoning());
+        let was_reasoning = self.is_reasoning();
         if let Some(detokenizer) = &mut self.detokenizer {
             let piece = detokenizer.push(token).to_string();
             self.take(&piece, events);
         }
+        // The token that closes the thinking is none of it.
+        self.reasoning_tokens += usize::from(was_reasoning && self.is_reasoning());
     }
 
     /// Ends the turn: what was held back is given out, unless the answer is over. `truncated`: the model did not end it.

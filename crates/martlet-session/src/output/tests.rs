@@ -94,6 +94,7 @@ fn a_cut_call_has_no_end_and_a_recovered_one_has() {
 #[test]
 fn tokens_of_thinking_are_counted() {
     let Run { reasoning_tokens, .. } = run("one two\n</think>\n\nthree", true, &[], false, false);
-    assert_eq!(reasoning_tokens, model().tokenizer.encode("one two\n</think>").unwrap().len());
+    assert_eq!(reasoning_tokens, model().tokenizer.encode("one two\n").unwrap().len());
+    assert_eq!(run("</think>\n\nthree", true, &[], false, false).reasoning_tokens, 0);
     assert_eq!(run("three", false, &[], false, false).reasoning_tokens, 0);
 }

@@ -11,6 +11,7 @@ pub use types::{ChatChunk, ChatCompletion, ChatRequest, StreamOptions};
 use crate::app::{App, Caller};
 use crate::error::{ApiError, Style};
 use crate::generate::Job;
+use crate::usage::UsageIn;
 use serde_json::{Map, Value};
 
 /// The name of this endpoint in logs and metrics.
@@ -25,6 +26,7 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
     for choice in 0..read.n {
         let mut options = read.options.clone();
         options.choice = choice as u32;
+        options.tokens = read.usage == UsageIn::EveryChunk;
         app.scripted(&read.last, &mut options)?;
         turns.push((read.prompt.clone(), options));
     }
@@ -34,7 +36,7 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
         model: app.model.clone(),
         tools: read.tools,
         logprobs: read.options.logprobs.is_some(),
-        include_usage: read.include_usage,
+        usage: read.usage,
         bytes_of: app.bytes_of(),
     };
     let adapter = Box::new(stream::Chat::new(about, read.n));

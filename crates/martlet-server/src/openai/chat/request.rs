@@ -10,6 +10,7 @@ use crate::openai::messages;
 use crate::options::Options;
 use crate::thinking::Thinking;
 use crate::tools::{Tools, openai_choice};
+use crate::usage::UsageIn;
 use martlet_chat::Conversation;
 use martlet_session::{Format, Prompt, Sampling, ToolChoice, TurnOptions};
 use serde_json::{Map, Value};
@@ -37,7 +38,7 @@ pub struct Read {
     pub tools: Tools,
     pub n: usize,
     pub stream: bool,
-    pub include_usage: bool,
+    pub usage: UsageIn,
     pub warnings: Vec<String>,
     pub traced: Traced,
 }
@@ -60,7 +61,7 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
     thinking(&request)?.apply(server.think, &mut chat, &mut options);
     let n = ask::count(request.n, "n", server.limits.choices)?;
     let stream = request.stream.unwrap_or(false);
-    let include_usage = request.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
+    let usage = request.stream_options.map_or(UsageIn::None, |o| o.usage());
     let traced =
         Traced { tools: tools.declared.clone(), tool_choice: request.tool_choice.clone().unwrap_or(Value::Null) };
     Ok(Read {
@@ -71,7 +72,7 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
         tools,
         n,
         stream,
-        include_usage,
+        usage,
         warnings,
         traced,
     })

@@ -6,7 +6,7 @@ use crate::generate::Adapter;
 use crate::sse::Frame;
 use crate::tokens::{TokenBytes, shown};
 use crate::tools::{Kind, Tools, custom_input};
-use crate::usage::{Sum, Usage};
+use crate::usage::{SoFar, Sum, Usage, UsageIn};
 use martlet_session::{Event, FinishReason, TokenInfo};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ pub struct About {
     pub model: String,
     pub tools: Tools,
     pub logprobs: bool,
-    pub include_usage: bool,
+    pub usage: UsageIn,
     pub bytes_of: TokenBytes,
 }
 
@@ -26,6 +26,7 @@ pub struct Chat {
     about: About,
     choices: Vec<Choice>,
     usage: Sum,
+    so_far: SoFar,
 }
 
 #[derive(Default)]
@@ -59,12 +60,17 @@ impl Call {
 
 impl Chat {
     pub fn new(about: About, n: usize) -> Chat {
-        Chat { about, choices: (0..n).map(|_| Choice::default()).collect(), usage: Sum::default() }
+        Chat {
+            about,
+            choices: (0..n).map(|_| Choice::default()).collect(),
+            usage: Sum::default(),
+            so_far: SoFar::default(),
+        }
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> Frame {
-        let usage = self.about.include_usage.then_some(usage);
-        let About { id, created, model, .. } = &self.about;
+        let About { id, created, model, usage: told, .. } = &self.about;
+        let usage = told.of_chunk(usage, self.so_far);
         Frame::data(&ChatChunk { id, object: "chat.completion.chunk", created: *created, model, choices, usage })
     }
 
@@ -121,12 +127,14 @@ pub fn finish_of(reason: &FinishReason) -> (&'static str, Option<String>) {
         FinishReason::Length | FinishReason::Deadline => ("length", None),
         FinishReason::StopString(stop) => ("stop", Some(stop.clone())),
         FinishReason::Repetition => ("stop", Some("repetition".into())),
+        FinishReason::Cancelled => ("stop", Some("cancelled".into())),
         _ => ("stop", None),
     }
 }
 
 impl Adapter for Chat {
-    fn begin(&mut self, _: usize, out: &mut Vec<Frame>) {
+    fn begin(&mut self, prompt_tokens: usize, out: &mut Vec<Frame>) {
+        self.so_far.prompt = prompt_tokens;
         for index in 0..self.choices.len() {
             let delta = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
             out.push(self.delta(index, delta, None));
@@ -134,6 +142,7 @@ impl Adapter for Chat {
     }
 
     fn event(&mut self, index: usize, event: &Event, out: &mut Vec<Frame>) {
+        self.so_far.generated += usize::from(matches!(event, Event::Token(_)));
         match event {
             Event::Token(token) if self.about.logprobs => self.choices[index].pending.push(token.clone()),
             Event::Reasoning(text) => {
@@ -169,7 +178,7 @@ impl Adapter for Chat {
     }
 
     fn end(&mut self, out: &mut Vec<Frame>) {
-        if self.about.include_usage {
+        if self.about.usage != UsageIn::None {
             out.push(self.chunk(Vec::new(), Some(self.usage.into())));
         }
         out.push(Frame::word("[DONE]"));

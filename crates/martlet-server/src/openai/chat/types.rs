@@ -1,7 +1,7 @@
 //! What goes over the wire.
 
 use crate::tokens::TokenLogprob;
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageIn};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -90,6 +90,18 @@ pub struct ChatRequest {
 pub struct StreamOptions {
     /// One more chunk with the usage, before the end.
     pub include_usage: Option<bool>,
+    /// The usage so far in every chunk, too.
+    pub continuous_usage_stats: Option<bool>,
+}
+
+impl StreamOptions {
+    pub fn usage(&self) -> UsageIn {
+        match (self.include_usage, self.continuous_usage_stats) {
+            (_, Some(true)) => UsageIn::EveryChunk,
+            (Some(true), _) => UsageIn::LastChunk,
+            _ => UsageIn::None,
+        }
+    }
 }
 
 /// An answer.
@@ -142,7 +154,7 @@ pub struct ChatChunk<'a> {
     pub created: u64,
     pub model: &'a str,
     pub choices: Vec<ChunkChoice>,
-    /// In the last chunk, where `stream_options.include_usage` asks for it.
+    /// In the last chunk or in all, where `stream_options` asks for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
 }

@@ -9,6 +9,7 @@ pub use types::{Completion, CompletionsRequest};
 use crate::app::{App, Caller};
 use crate::error::{ApiError, Style};
 use crate::generate::{Job, Traced};
+use crate::usage::UsageIn;
 use martlet_session::Prompt;
 use serde_json::{Map, Value};
 
@@ -26,6 +27,7 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
         for choice in 0..read.n {
             let mut options = read.options.clone();
             options.choice = choice as u32;
+            options.tokens = read.usage == UsageIn::EveryChunk;
             app.scripted(&request::text(&prompt), &mut options)?;
             echoes.push(if read.echo { text(app, &prompt) } else { String::new() });
             turns.push((prompt.clone(), options));
@@ -36,7 +38,7 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
         created: crate::log::unix_seconds(),
         model: app.model.clone(),
         logprobs: read.options.logprobs.is_some(),
-        include_usage: read.include_usage,
+        usage: read.usage,
         bytes_of: app.bytes_of(),
     };
     let adapter = Box::new(stream::Completions::new(about, echoes));

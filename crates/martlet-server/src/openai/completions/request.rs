@@ -5,6 +5,7 @@ use crate::ask;
 use crate::error::ApiError;
 use crate::json::{self, wrong};
 use crate::options::Options;
+use crate::usage::UsageIn;
 use martlet_session::{Prompt, Sampling, TurnOptions};
 use serde_json::{Map, Value};
 
@@ -22,7 +23,7 @@ pub struct Read {
     pub n: usize,
     pub echo: bool,
     pub stream: bool,
-    pub include_usage: bool,
+    pub usage: UsageIn,
     pub warnings: Vec<String>,
 }
 
@@ -82,7 +83,7 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
         n,
         echo,
         stream: request.stream.unwrap_or(false),
-        include_usage: request.stream_options.and_then(|o| o.include_usage).unwrap_or(false),
+        usage: request.stream_options.map_or(UsageIn::None, |o| o.usage()),
         warnings,
     })
 }

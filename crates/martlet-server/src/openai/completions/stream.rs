@@ -6,7 +6,7 @@ use crate::generate::Adapter;
 use crate::openai::chat::finish_of;
 use crate::sse::Frame;
 use crate::tokens::{TokenBytes, shown};
-use crate::usage::Sum;
+use crate::usage::{SoFar, Sum, Usage, UsageIn};
 use martlet_session::{Event, TokenInfo};
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ pub struct About {
     pub created: u64,
     pub model: String,
     pub logprobs: bool,
-    pub include_usage: bool,
+    pub usage: UsageIn,
     pub bytes_of: TokenBytes,
 }
 
@@ -27,6 +27,7 @@ pub struct Completions {
     /// Of each choice, tokens whose text has not come yet, and the characters before them.
     pending: Vec<(Vec<TokenInfo>, usize)>,
     usage: Sum,
+    so_far: SoFar,
 }
 
 impl Completions {
@@ -41,18 +42,18 @@ impl Completions {
             stop_reason: None,
         };
         let choices = echoes.into_iter().enumerate().map(choice).collect();
-        Completions { about, choices, pending, usage: Sum::default() }
+        Completions { about, choices, pending, usage: Sum::default(), so_far: SoFar::default() }
     }
 
-    fn frame(&self, choices: Vec<CompletionChoice>, usage: bool) -> Frame {
-        let About { id, created, model, include_usage, .. } = &self.about;
+    fn frame(&self, choices: Vec<CompletionChoice>, usage: Option<Usage>) -> Frame {
+        let About { id, created, model, usage: told, .. } = &self.about;
         Frame::data(&Completion {
             id: id.clone(),
             object: "text_completion",
             created: *created,
             model: model.clone(),
             choices,
-            usage: include_usage.then(|| usage.then(|| self.usage.into())),
+            usage: told.of_chunk(usage, self.so_far),
         })
     }
 
@@ -78,13 +79,15 @@ impl Completions {
 }
 
 impl Adapter for Completions {
-    fn begin(&mut self, _: usize, out: &mut Vec<Frame>) {
+    fn begin(&mut self, prompt_tokens: usize, out: &mut Vec<Frame>) {
+        self.so_far.prompt = prompt_tokens;
         for choice in self.choices.iter().filter(|c| !c.text.is_empty()) {
-            out.push(self.frame(vec![choice.clone()], false));
+            out.push(self.frame(vec![choice.clone()], None));
         }
     }
 
     fn event(&mut self, index: usize, event: &Event, out: &mut Vec<Frame>) {
+        self.so_far.generated += usize::from(matches!(event, Event::Token(_)));
         match event {
             Event::Token(token) if self.about.logprobs => self.pending[index].0.push(token.clone()),
             Event::Text(text) => {
@@ -92,7 +95,7 @@ impl Adapter for Completions {
                 self.choices[index].text += text;
                 let text = text.clone();
                 let piece = CompletionChoice { index, text, logprobs, finish_reason: None, stop_reason: None };
-                out.push(self.frame(vec![piece], false));
+                out.push(self.frame(vec![piece], None));
             }
             Event::Finished(outcome) => {
                 self.usage.add(outcome);
@@ -106,15 +109,15 @@ impl Adapter for Completions {
                     finish_reason: Some(finish),
                     stop_reason,
                 };
-                out.push(self.frame(vec![last], false));
+                out.push(self.frame(vec![last], None));
             }
             _ => {}
         }
     }
 
     fn end(&mut self, out: &mut Vec<Frame>) {
-        if self.about.include_usage {
-            out.push(self.frame(Vec::new(), true));
+        if self.about.usage != UsageIn::None {
+            out.push(self.frame(Vec::new(), Some(self.usage.into())));
         }
         out.push(Frame::word("[DONE]"));
     }
@@ -150,7 +153,7 @@ mod tests {
             created: 1,
             model: "m".into(),
             logprobs,
-            include_usage: true,
+            usage: UsageIn::LastChunk,
             bytes_of: Arc::new(|id| vec![id as u8]),
         };
         Completions::new(about, vec![echo.into()])

@@ -99,6 +99,13 @@ pub fn delete(app: &App, caller: &Caller, id: &str) -> Result<Value, ApiError> {
     Ok(json!({"id": id, "object": "response", "deleted": true}))
 }
 
+/// Ends an answer whose stream is kept, of whichever API it is.
+pub fn cancel(app: &App, caller: &Caller, id: &str) -> Result<Value, ApiError> {
+    let cancelled = app.streams.cancel(id, &caller.client)?;
+    let status = if cancelled { "cancelled" } else { "completed" };
+    Ok(json!({"id": id, "object": "response", "status": status}))
+}
+
 /// What a stored response was an answer to.
 pub fn input_items(app: &App, caller: &Caller, id: &str) -> Result<Value, ApiError> {
     let stored = stored(app, caller, id)?;

@@ -266,23 +266,19 @@ impl Adapter for Responses {
     }
 
     fn end(&mut self, out: &mut Vec<Frame>) {
-        let cut = match &self.finish {
-            Some(FinishReason::Length | FinishReason::Deadline) => Some("max_output_tokens"),
-            Some(FinishReason::Repetition) => Some("repetition"),
-            _ => None,
+        let (status, reason) = match &self.finish {
+            Some(FinishReason::Length | FinishReason::Deadline) => ("incomplete", Some("max_output_tokens")),
+            Some(FinishReason::Repetition) => ("incomplete", Some("repetition")),
+            Some(FinishReason::Cancelled) => ("cancelled", None),
+            _ => ("completed", None),
         };
-        self.close(if cut.is_some() { "incomplete" } else { "completed" }, out);
-        let kind = match cut {
-            Some(reason) => {
-                self.response.status = "incomplete";
-                self.response.incomplete_details = Some(json!({"reason": reason}));
-                "response.incomplete"
-            }
-            None => {
-                self.response.status = "completed";
-                "response.completed"
-            }
+        let (kind, item) = match status {
+            "completed" => ("response.completed", "completed"),
+            _ => ("response.incomplete", "incomplete"),
         };
+        self.close(item, out);
+        self.response.status = status;
+        self.response.incomplete_details = reason.map(|reason| json!({"reason": reason}));
         self.emit(kind, json!({"response": self.shown()}), out);
     }
 

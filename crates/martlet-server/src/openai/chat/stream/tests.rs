@@ -10,7 +10,7 @@ fn chat(tools: Tools, logprobs: bool, n: usize) -> Chat {
         model: "m".into(),
         tools,
         logprobs,
-        include_usage: true,
+        usage: UsageIn::LastChunk,
         bytes_of: Arc::new(|id| vec![id as u8]),
     };
     Chat::new(about, n)
