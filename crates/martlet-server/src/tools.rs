@@ -1,8 +1,13 @@
 //! Tools as the APIs declare them, and as the model sees them: functions with a JSON schema.
 
+use crate::app::last_text;
 use crate::error::ApiError;
+use crate::generate::Traced;
 use crate::json::{fields, get, join, list, need, need_text, text};
-use martlet_session::{ToolChoice, TurnOptions};
+use crate::options::Options;
+use crate::thinking::Thinking;
+use martlet_chat::Conversation;
+use martlet_session::{Prompt, ToolChoice, TurnOptions};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -167,6 +172,33 @@ impl Tools {
             }
         }
         Ok(tools)
+    }
+
+    /// A conversation's turn with these tools; gives its prompt, and the text of its last message.
+    pub fn turn(
+        &self,
+        mut chat: Conversation,
+        thinking: &Thinking,
+        server: &Options,
+        options: &mut TurnOptions,
+    ) -> Result<(Prompt, String), ApiError> {
+        chat.tools = self.declared.clone();
+        // A format is of the answer's text. A call that must be made leaves no text to have it.
+        if options.tool_choice.is_required() && options.format.is_some() {
+            let message = "demands a call, and a format is asked for too: only one can hold";
+            return Err(ApiError::field("tool_choice", message));
+        }
+        if chat.tools.is_empty() {
+            options.tool_choice = ToolChoice::None;
+        }
+        thinking.apply(server.think, &mut chat, options);
+        let last = last_text(&chat);
+        Ok((Prompt::Chat(chat), last))
+    }
+
+    /// What a trace says of them.
+    pub fn traced(&self, choice: Option<Value>) -> Traced {
+        Traced { tools: self.declared.clone(), tool_choice: choice.unwrap_or(Value::Null) }
     }
 
     /// Puts a choice into a turn, where it can be kept.
