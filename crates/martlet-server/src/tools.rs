@@ -331,7 +331,7 @@ mod tests {
         let member = Kind::Member { namespace: "mcp__files".into(), name: "read".into() };
         assert_eq!(tools.kind("mcp__files__read"), &member);
         let about = tools.declared[0]["function"]["description"].as_str().unwrap();
-        assert!(about.starts_with("Edits.") && about.ends_with("start: /.+/"), "{about}");
+        assert_eq!(about, "Edits.\n\nThe input follows this grammar:\nstart: /.+/");
         assert_eq!(custom_input(r#"{"input": "*** Begin"}"#), "*** Begin");
         assert_eq!(Value::Object(custom_arguments("x")), json!({"input": "x"}));
         assert_eq!(custom_input("{\"input"), "{\"input");
@@ -359,9 +359,13 @@ mod tests {
     fn a_choice_must_be_possible() {
         let tools = Tools::of_chat(&json!([{"type": "function", "function": {"name": "f"}}]), "tools").unwrap();
         let choose = |tools: &Tools, choice| tools.choose(choice, "tool_choice", &mut TurnOptions::default());
-        assert!(choose(&tools, ToolChoice::RequiredOf(vec!["f".into()])).is_ok());
-        assert!(choose(&tools, ToolChoice::RequiredOf(vec!["g".into()])).unwrap_err().message.contains("\"g\""));
-        assert!(choose(&Tools::default(), ToolChoice::Required).is_err());
+        assert_eq!(choose(&tools, ToolChoice::RequiredOf(vec!["f".into()])), Ok(()));
+        let message = |tools: &Tools, choice| choose(tools, choice).unwrap_err().message;
+        assert_eq!(message(&tools, ToolChoice::RequiredOf(vec!["g".into()])), "tool_choice: there is no tool \"g\"");
+        assert_eq!(
+            message(&Tools::default(), ToolChoice::Required),
+            "tool_choice: a call is asked for, and there are no tools"
+        );
         let twice = json!([{"name": "f"}, {"name": "f"}]);
         assert_eq!(Tools::of_messages(&twice, "tools").unwrap_err().param.as_deref(), Some("tools[1].name"));
     }
