@@ -239,6 +239,15 @@ impl Arguments {
             Err(_) => Arguments::Raw(text.to_string()),
         }
     }
+
+    /// As an object. No template can print what is none (it was cut, say); under a name of its own the model still sees
+    /// what was sent.
+    pub fn into_object(self) -> Map<String, Value> {
+        match self {
+            Arguments::Object(map) => map,
+            Arguments::Raw(text) => Map::from_iter([("arguments".to_string(), Value::from(text))]),
+        }
+    }
 }
 
 impl Conversation {

@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use crate::conversation::{Arguments, Content, Conversation, Message, Role};
 use crate::model::{ChatModel, ChatModelError};
@@ -34,7 +34,8 @@ pub struct ChatPrompt {
 impl ChatModel {
     /// The prompt of a conversation; [`ChatModel::render`] is the template alone.
     pub fn prompt(&self, chat: &Conversation) -> Result<ChatPrompt, ChatModelError> {
-        let mut chat = for_templates(chat);
+        let mut chat = chat.clone();
+        chat.messages.iter_mut().for_each(Message::for_templates);
         let last = chat.messages.pop_if(|m| m.role == Role::Assistant && m.tool_calls.is_empty());
         let text = self.render_in_place(&chat)?;
         let opens_thinking = prompt_opens_thinking(&text);
@@ -112,39 +113,32 @@ fn go_on(prompt: ChatPrompt, message: &Message) -> ChatPrompt {
     ChatPrompt { text, opens_thinking }
 }
 
-/// The conversation with what the family's templates can read.
-fn for_templates(chat: &Conversation) -> Conversation {
-    let mut chat = chat.clone();
-    for message in &mut chat.messages {
-        match message.role {
-            Role::Developer => message.role = Role::System,
-            Role::Assistant => split_thinking(message),
-            Role::Tool if message.content.is_none() => message.content = Some(Content::Text(String::new())),
+impl Message {
+    /// Puts what clients send into the words that the family's templates can read; twice is as good as once.
+    pub fn for_templates(&mut self) {
+        match self.role {
+            Role::Developer => self.role = Role::System,
+            Role::Assistant => self.split_thinking(),
+            Role::Tool if self.content.is_none() => self.content = Some(Content::Text(String::new())),
             _ => {}
         }
-        for call in &mut message.tool_calls {
-            if let Arguments::Raw(text) = &call.arguments {
-                // No template can print it; under a name of its own the model still sees what was sent.
-                let whole = Map::from_iter([("arguments".to_string(), Value::from(text.as_str()))]);
-                call.arguments = Arguments::Object(whole);
-            }
+        for call in &mut self.tool_calls {
+            let arguments = std::mem::replace(&mut call.arguments, Arguments::Object(Map::new()));
+            call.arguments = Arguments::Object(arguments.into_object());
         }
     }
-    chat
-}
 
-/// `<think>A</think>B` as thinking A and text B, where a client kept both in one.
-fn split_thinking(message: &mut Message) {
-    let Some(Content::Text(text)) = &message.content else { return };
-    if message.reasoning_content.is_some() {
-        return;
+    /// `<think>A</think>B` as thinking A and text B, where a client kept both in one. Thinking that it sent apart as well
+    /// goes before.
+    fn split_thinking(&mut self) {
+        let Some(Content::Text(text)) = &self.content else { return };
+        let Some((thought, said)) = text.trim_start().strip_prefix(OPEN).and_then(|rest| rest.split_once(CLOSE)) else {
+            return;
+        };
+        let (thought, said) = (thought.trim_matches('\n').to_string(), said.trim_start_matches('\n').to_string());
+        self.reasoning_content.get_or_insert(thought);
+        self.content = Some(Content::Text(said));
     }
-    let Some((thought, said)) = text.trim_start().strip_prefix(OPEN).and_then(|rest| rest.split_once(CLOSE)) else {
-        return;
-    };
-    let (thought, said) = (thought.trim_matches('\n').to_string(), said.trim_start_matches('\n').to_string());
-    message.reasoning_content = Some(thought);
-    message.content = Some(Content::Text(said));
 }
 
 #[cfg(test)]

@@ -190,10 +190,16 @@ mod tests {
     fn numbers() {
         assert_eq!((most(Some(-1)), most(Some(0)), most(None)), (None, Some(0), None));
         assert_eq!(count(None, "n", 4), Ok(1));
-        assert!(count(Some(5), "n", 4).is_err() && count(Some(0), "n", 4).is_err());
+        let said = |e: ApiError| (e.param.unwrap(), e.message);
+        let refused = |path: &str, message: &str| (path.to_string(), format!("{path}: {message}"));
+        for n in [0, 5] {
+            let expected = refused("n", &format!("is {n}: it must be from 1 to 4"));
+            assert_eq!(count(Some(n), "n", 4).map_err(said), Err(expected));
+        }
         assert_eq!((top_k(Some(-1)), top_k(Some(5))), (Ok(Some(0)), Ok(Some(5))));
-        assert!(top_k(Some(-2)).is_err());
-        assert!(top(Some(21), "top_logprobs").is_err());
+        assert_eq!(top_k(Some(-2)).map_err(said), Err(refused("top_k", "is -2: it must be 0 (off) or above")));
+        let expected = refused("top_logprobs", "is 21: it must be from 0 to 20");
+        assert_eq!(top(Some(21), "top_logprobs").map_err(said), Err(expected));
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl Door {
     pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Client, ApiError> {
         self.host(uri, headers)?;
         self.origin(headers)?;
-        match self.keys.is_empty() || (OPEN.contains(&uri.path()) || uri.path().starts_with("/page/")) {
+        match self.keys.is_empty() || OPEN.contains(&uri.path()) || uri.path().starts_with("/page/") {
             true => Ok(Client::default()),
             false => self.key(headers),
         }

@@ -22,6 +22,17 @@ pub fn call(index: usize, name: &str, pieces: &[&str]) -> Vec<Event> {
     events
 }
 
+/// Events of an answer with thinking.
+pub fn answer() -> Vec<Event> {
+    vec![
+        Event::Reasoning("so".into()),
+        Event::Reasoning(" it is".into()),
+        Event::Text("He".into()),
+        Event::Text("llo".into()),
+        finished(FinishReason::EndToken(1)),
+    ]
+}
+
 /// Plays one answer and compares all that it says.
 pub fn check(name: &str, adapter: &mut dyn Adapter, events: &[Event]) {
     let mut out = Vec::new();

@@ -73,7 +73,7 @@ mod tests {
         let two = queue.enter(2).unwrap();
         let refused = queue.enter(2).err().unwrap();
         assert_eq!((refused.status.as_u16(), refused.retry_after), (429, Some(2)));
-        assert!(refused.message.contains("2 requests") && refused.message.contains("(3)"), "{}", refused.message);
+        assert_eq!(refused.message, "2 requests run or wait, as many as may (3): try again later");
         drop(two);
         assert_eq!(queue.taken(), 0);
         assert!(queue.enter(3).is_ok());
@@ -84,7 +84,7 @@ mod tests {
         let queue = Queue::new(1, 1);
         (0..100).for_each(|_| queue.learn(Duration::from_secs(20)));
         let _one = queue.enter(1).unwrap();
-        let wait = queue.enter(1).err().unwrap().retry_after.unwrap();
-        assert!((18..=20).contains(&wait), "{wait}");
+        // Rounded down at each step, it does not come quite to 20.
+        assert_eq!(queue.enter(1).err().unwrap().retry_after, Some(19));
     }
 }

@@ -1,10 +1,6 @@
 //! What clients put into texts that belongs elsewhere.
 
-use martlet_chat::{Arguments, Content, Message};
-use serde_json::{Map, Value};
-
-const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
+use martlet_chat::{Content, Message};
 
 /// Beginnings of lines with which coding agents open their system prompt, and which differ from call to call: with them
 /// no prompt would begin like the one before.
@@ -43,30 +39,9 @@ pub fn without_volatile_lines(message: &mut Message) {
     }
 }
 
-/// Moves `<think>...</think>` from the beginning of an assistant's text to where thinking belongs.
-pub fn own_thinking(message: &mut Message) {
-    let Some(Content::Text(text)) = &message.content else { return };
-    let Some(inner) = text.trim_start().strip_prefix(OPEN) else { return };
-    let Some((thinking, answer)) = inner.split_once(CLOSE) else { return };
-    let (thinking, answer) = (thinking.trim_matches('\n').to_string(), answer.trim_start_matches('\n').to_string());
-    message.reasoning_content.get_or_insert(thinking);
-    message.content = Some(Content::Text(answer));
-}
-
-/// Calls whose arguments are no JSON object (they were cut, say) become objects with the text as it is, since templates
-/// walk over an object's keys.
-pub fn whole_arguments(message: &mut Message) {
-    for call in &mut message.tool_calls {
-        if let Arguments::Raw(text) = &call.arguments {
-            call.arguments = Arguments::Object(Map::from_iter([("arguments".to_string(), Value::from(text.as_str()))]));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use martlet_chat::Role;
 
     #[test]
     fn lines_that_change_with_each_call_are_left_out() {
@@ -74,31 +49,5 @@ mod tests {
         assert_eq!(stable("x-anthropic-billing-header: a"), "");
         assert_eq!(stable("You are\nx-anthropic-billing-header: a"), "You are\nx-anthropic-billing-header: a");
         assert_eq!(stable("é"), "é");
-    }
-
-    #[test]
-    fn thinking_moves_to_its_place() {
-        let own = |text: &str| {
-            let mut message = Message::text(Role::Assistant, text);
-            own_thinking(&mut message);
-            let content = match message.content {
-                Some(Content::Text(text)) => text,
-                other => panic!("{other:?}"),
-            };
-            (message.reasoning_content, content)
-        };
-        assert_eq!(own("<think>\nr\n</think>\n\n a"), (Some("r".into()), " a".into()));
-        assert_eq!(own("a <think>r</think>"), (None, "a <think>r</think>".into()));
-        assert_eq!(own("<think>open"), (None, "<think>open".into()));
-    }
-
-    #[test]
-    fn broken_arguments_are_kept_as_text() {
-        let mut message = Message::text(Role::Assistant, "");
-        message.tool_calls =
-            vec![martlet_chat::ToolCall { id: None, name: "f".into(), arguments: Arguments::Raw("{x".into()) }];
-        whole_arguments(&mut message);
-        let wrapped = Map::from_iter([("arguments".to_string(), Value::from("{x"))]);
-        assert_eq!(message.tool_calls[0].arguments, Arguments::Object(wrapped));
     }
 }

@@ -1,8 +1,13 @@
 //! Tools as the APIs declare them, and as the model sees them: functions with a JSON schema.
 
+use crate::app::last_text;
 use crate::error::ApiError;
+use crate::generate::Traced;
 use crate::json::{fields, get, join, list, need, need_text, text};
-use martlet_session::{ToolChoice, TurnOptions};
+use crate::options::Options;
+use crate::thinking::Thinking;
+use martlet_chat::Conversation;
+use martlet_session::{Prompt, ToolChoice, TurnOptions};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -169,6 +174,33 @@ impl Tools {
         Ok(tools)
     }
 
+    /// A conversation's turn with these tools; gives its prompt, and the text of its last message.
+    pub fn turn(
+        &self,
+        mut chat: Conversation,
+        thinking: &Thinking,
+        server: &Options,
+        options: &mut TurnOptions,
+    ) -> Result<(Prompt, String), ApiError> {
+        chat.tools = self.declared.clone();
+        // A format is of the answer's text. A call that must be made leaves no text to have it.
+        if options.tool_choice.is_required() && options.format.is_some() {
+            let message = "demands a call, and a format is asked for too: only one can hold";
+            return Err(ApiError::field("tool_choice", message));
+        }
+        if chat.tools.is_empty() {
+            options.tool_choice = ToolChoice::None;
+        }
+        thinking.apply(server.think, &mut chat, options);
+        let last = last_text(&chat);
+        Ok((Prompt::Chat(chat), last))
+    }
+
+    /// What a trace says of them.
+    pub fn traced(&self, choice: Option<Value>) -> Traced {
+        Traced { tools: self.declared.clone(), tool_choice: choice.unwrap_or(Value::Null) }
+    }
+
     /// Puts a choice into a turn, where it can be kept.
     pub fn choose(&self, choice: ToolChoice, path: &str, options: &mut TurnOptions) -> Result<(), ApiError> {
         let named = match &choice {
@@ -299,7 +331,7 @@ mod tests {
         let member = Kind::Member { namespace: "mcp__files".into(), name: "read".into() };
         assert_eq!(tools.kind("mcp__files__read"), &member);
         let about = tools.declared[0]["function"]["description"].as_str().unwrap();
-        assert!(about.starts_with("Edits.") && about.ends_with("start: /.+/"), "{about}");
+        assert_eq!(about, "Edits.\n\nThe input follows this grammar:\nstart: /.+/");
         assert_eq!(custom_input(r#"{"input": "*** Begin"}"#), "*** Begin");
         assert_eq!(Value::Object(custom_arguments("x")), json!({"input": "x"}));
         assert_eq!(custom_input("{\"input"), "{\"input");
@@ -327,9 +359,13 @@ mod tests {
     fn a_choice_must_be_possible() {
         let tools = Tools::of_chat(&json!([{"type": "function", "function": {"name": "f"}}]), "tools").unwrap();
         let choose = |tools: &Tools, choice| tools.choose(choice, "tool_choice", &mut TurnOptions::default());
-        assert!(choose(&tools, ToolChoice::RequiredOf(vec!["f".into()])).is_ok());
-        assert!(choose(&tools, ToolChoice::RequiredOf(vec!["g".into()])).unwrap_err().message.contains("\"g\""));
-        assert!(choose(&Tools::default(), ToolChoice::Required).is_err());
+        assert_eq!(choose(&tools, ToolChoice::RequiredOf(vec!["f".into()])), Ok(()));
+        let message = |tools: &Tools, choice| choose(tools, choice).unwrap_err().message;
+        assert_eq!(message(&tools, ToolChoice::RequiredOf(vec!["g".into()])), "tool_choice: there is no tool \"g\"");
+        assert_eq!(
+            message(&Tools::default(), ToolChoice::Required),
+            "tool_choice: a call is asked for, and there are no tools"
+        );
         let twice = json!([{"name": "f"}, {"name": "f"}]);
         assert_eq!(Tools::of_messages(&twice, "tools").unwrap_err().param.as_deref(), Some("tools[1].name"));
     }

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use llguidance::Matcher;
 use llguidance::toktrie::Recognizer;
 
 use super::bits::Bits;
 use super::compile::CompiledFormat;
 use super::frame::{Call, Place, Step, advance};
+use super::json::Follower;
 use super::tools::{CallGrammar, Kind};
 use super::{CALL, THINK_END, Vocabulary};
 
@@ -224,14 +224,14 @@ pub struct AnswerMatcher {
 
 struct Taken {
     before: State,
-    /// The innermost matcher took the token too.
+    /// The innermost follower took the token too.
     by_inner: bool,
-    /// A matcher began behind the token.
+    /// A follower began behind the token.
     began: bool,
 }
 
 struct Inner {
-    matcher: Matcher,
+    follower: Follower,
     /// The number of tokens with which it ended.
     ended: Option<usize>,
 }
@@ -248,7 +248,7 @@ impl AnswerMatcher {
         match self.state {
             State::Thinking { .. } => self.rule.is_free() && !self.is_out_of_budget(),
             State::First | State::Free { .. } => self.rule.is_free(),
-            State::Format { .. } => self.matcher().is_some_and(|m| m.is_accepting().unwrap_or(false)),
+            State::Format { .. } => self.follower().is_some_and(Follower::may_end),
             State::Gap { .. } | State::Call(_) => false,
             State::Between { .. } => true,
         }
@@ -343,9 +343,10 @@ impl AnswerMatcher {
 
     /// Has llguidance take a token. A JSON value in a call ends where its grammar does.
     fn consume(&mut self, token: u32) {
-        let Some(matcher) = self.matcher() else { return };
-        let consumed = matcher.consume_token(token).is_ok();
-        let ended = consumed && matcher.is_accepting().unwrap_or(false);
+        let vocabulary = self.rule.vocabulary.clone();
+        let Some(follower) = self.follower() else { return };
+        let consumed = follower.advance(token, &vocabulary);
+        let ended = consumed && follower.may_end();
         self.broken |= !consumed;
         if let State::Call(call) = self.state
             && ended
@@ -354,7 +355,7 @@ impl AnswerMatcher {
         }
     }
 
-    /// Whether the latest matcher is, or may be, what the text follows.
+    /// Whether the latest follower is, or may be, what the text follows.
     fn uses_inner(&self) -> bool {
         match self.state {
             State::First | State::Gap { .. } => self.rule.body.format.is_some() && !self.rule.body.required,
@@ -376,7 +377,7 @@ impl AnswerMatcher {
                 if inner.ended == Some(self.count) {
                     inner.ended = None;
                 }
-                self.broken |= by_inner && inner.matcher.rollback(1).is_err();
+                self.broken |= by_inner && !inner.follower.step_back();
             }
             self.state = before;
             self.count -= 1;
@@ -492,8 +493,8 @@ impl AnswerMatcher {
         self.rule.thinking.budget.is_some_and(|budget| tokens as usize >= budget)
     }
 
-    fn matcher(&mut self) -> Option<&mut Matcher> {
-        self.inner.back_mut().map(|inner| &mut inner.matcher)
+    fn follower(&mut self) -> Option<&mut Follower> {
+        self.inner.back_mut().map(|inner| &mut inner.follower)
     }
 
     fn inner_allows(&mut self, token: u32) -> bool {
@@ -501,17 +502,15 @@ impl AnswerMatcher {
         if self.rule.vocabulary.added.contains(&token) {
             return false;
         }
-        self.matcher().is_some_and(|m| !m.is_stopped() && m.validate_tokens(&[token]).is_ok_and(|n| n == 1))
+        let vocabulary = self.rule.vocabulary.clone();
+        self.follower().is_some_and(|follower| follower.allows(token, &vocabulary))
     }
 
     fn inner_mask(&mut self) -> Bits {
-        let size = self.rule.vocabulary.size();
-        let mask = match self.matcher() {
-            Some(matcher) => matcher.compute_mask_or_eos().ok(),
-            None => None,
-        };
+        let vocabulary = self.rule.vocabulary.clone();
+        let mask = self.follower().and_then(|follower| follower.mask(&vocabulary));
         self.broken |= mask.is_none();
-        mask.map_or_else(|| Bits::none(size), |mask| Bits::of(mask.as_slice(), size))
+        mask.unwrap_or_else(|| Bits::none(vocabulary.size()))
     }
 
     /// Begins what llguidance is to follow from here.
@@ -521,23 +520,25 @@ impl AnswerMatcher {
         let begun = match (self.state, &body.calls) {
             // The gap before a format has its mask too.
             (State::First | State::Gap { .. } | State::Format { .. }, _) if !held && !body.required => {
-                body.format.as_ref().map(|format| Some(format.matcher()))
+                body.format.as_ref().map(|format| Some(format.follower()))
             }
             (State::Call(call), Some(calls)) => match call.place {
                 Place::Json { parameter, fresh: true, .. } => {
                     match &call.tool(calls).parameters[parameter as usize].kind {
-                        Kind::Json(json) => Some(calls.matcher(json)),
+                        Kind::Json(json) => Some(calls.follower(json)),
                         _ => None,
                     }
                 }
-                Place::Arguments { fresh: true } => call.tool(calls).arguments.as_ref().map(|json| calls.matcher(json)),
+                Place::Arguments { fresh: true } => {
+                    call.tool(calls).arguments.as_ref().map(|json| calls.follower(json))
+                }
                 _ => None,
             },
             _ => None,
         };
         match begun {
             None => {}
-            Some(Some(matcher)) => self.inner.push_back(Inner { matcher, ended: None }),
+            Some(Some(follower)) => self.inner.push_back(Inner { follower, ended: None }),
             Some(None) => self.broken = true,
         }
     }

@@ -46,6 +46,15 @@ impl Bits {
         self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a |= b);
     }
 
+    /// The tokens that are in both, ascending.
+    pub fn common(&self, other: &Bits) -> impl Iterator<Item = u32> {
+        let words = self.0.iter().zip(&other.0).map(|(a, b)| a & b);
+        words
+            .zip((0..).step_by(32))
+            .filter(|(word, _)| *word != 0)
+            .flat_map(|(word, first)| (0..32).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit))
+    }
+
     pub fn into_words(self) -> Vec<u32> {
         self.0
     }

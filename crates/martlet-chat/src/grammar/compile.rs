@@ -4,6 +4,7 @@ use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, regex_to_lark};
 use serde_json::{Value, json};
 
+use super::json::Follower;
 use super::schema::{self, Options};
 use super::{Format, GrammarError, Vocabulary};
 
@@ -28,15 +29,15 @@ pub(super) fn parser_limits() -> ParserLimits {
 
 /// A format, ready to be followed by any number of answers.
 pub struct CompiledFormat {
-    start: Matcher,
+    start: Follower,
 }
 
 impl CompiledFormat {
     /// Bounded work: what is too large, too deep, impossible or not supported is an error that says where.
     pub fn new(format: &Format, vocabulary: &Vocabulary) -> Result<CompiledFormat, GrammarError> {
         let start = match format {
-            Format::JsonObject => json(vocabulary, &json!({"type": "object"}))?,
-            Format::JsonSchema(schema) => json(vocabulary, schema)?,
+            Format::JsonObject => return json(vocabulary, &json!({"type": "object"})),
+            Format::JsonSchema(schema) => return json(vocabulary, schema),
             Format::Regex(regex) => {
                 check_text("the regular expression", regex, MAX_REGEX_BYTES)?;
                 compile(vocabulary, lark(format!("start: /{}/", regex_to_lark(regex, ""))))
@@ -48,31 +49,32 @@ impl CompiledFormat {
             }
             Format::Choice(texts) => choice(vocabulary, texts)?,
         };
-        Ok(CompiledFormat { start })
+        Ok(CompiledFormat { start: Follower::new(start) })
     }
 
-    /// At the beginning of an answer. What it learns of the grammar on its way stays with it, so that no answer depends on
-    /// what was asked before.
-    pub(super) fn matcher(&self) -> Matcher {
-        self.start.deep_clone()
+    /// At the beginning of an answer.
+    pub(super) fn follower(&self) -> Follower {
+        self.start.fork()
     }
 }
 
-fn json(vocabulary: &Vocabulary, schema: &Value) -> Result<Matcher, GrammarError> {
+fn json(vocabulary: &Vocabulary, schema: &Value) -> Result<CompiledFormat, GrammarError> {
     schema::check(schema)?;
     let prepared = schema::prepare(schema, None, Options::Exact);
-    compile(vocabulary, TopLevelGrammar::from_json_schema(prepared)).map_err(|m| schema::blame(vocabulary, schema, m))
+    compile(vocabulary, TopLevelGrammar::from_json_schema(prepared))
+        .map(|matcher| CompiledFormat { start: Follower::of_json(matcher) })
+        .map_err(|m| schema::blame(vocabulary, schema, m))
 }
 
 /// A JSON value by `schema` (as [`schema::prepare`] made it) between two texts; the first may be empty.
-pub(super) fn json_between(vocabulary: &Vocabulary, schema: Value, texts: [&str; 2]) -> Result<Matcher, String> {
+pub(super) fn json_between(vocabulary: &Vocabulary, schema: Value, texts: [&str; 2]) -> Result<Follower, String> {
     let [begin, end] = texts.map(|t| if t.is_empty() { String::new() } else { quoted(t) });
     let outer = format!("start: {begin} @value END\nEND: {end}\n");
     let mut grammar = lark(outer);
     grammar
         .grammars
         .push(GrammarWithLexer { name: Some("value".into()), ..GrammarWithLexer::from_json_schema(schema) });
-    compile(vocabulary, grammar)
+    compile(vocabulary, grammar).map(Follower::of_json)
 }
 
 fn choice(vocabulary: &Vocabulary, texts: &[String]) -> Result<Matcher, GrammarError> {

@@ -10,6 +10,7 @@ mod bits;
 mod compile;
 mod error;
 mod frame;
+mod json;
 mod schema;
 mod tools;
 mod vocabulary;

@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 4 << 20;
 const MAX_TRIALS: usize = 200;
 
 /// At most one newline with indentation, or one blank, between any two parts of JSON: a model that may write white space
-/// without end sometimes does.
+/// without end sometimes does. [`super::json`] narrows it further.
 const WHITE_SPACE: &str = r"\n([ ]{0,48}|\t{1,12})| ";
 
 /// Keywords of JSON Schema that would change what is valid, and can not be enforced.

@@ -49,11 +49,12 @@ fn accepts(rule: &AnswerRule, text: &str) {
     assert_eq!(follow(rule, text), (text.to_string(), true));
 }
 
-/// It stops before the end of `text`, or may not end there.
+/// All of `text` but `rest` may come, and no token of that; where it is empty, all may come, but must go on.
 #[track_caller]
-fn refuses(rule: &AnswerRule, text: &str) {
-    let found = follow(rule, text);
-    assert_ne!(found, (text.to_string(), true));
+fn refuses(rule: &AnswerRule, text: &str, rest: &str) {
+    let (taken, may_end) = follow(rule, text);
+    assert_eq!(text.strip_prefix(&taken), Some(rest));
+    assert!(!rest.is_empty() || !may_end, "{text:?} may end");
 }
 
 #[test]
@@ -65,33 +66,63 @@ fn json_is_held_to_its_schema() {
     accepts(&rule, r#"{"name": "Ann", "age": 7}"#);
     accepts(&rule, r#"{"name":"An\"n","age":7,"tags":["a","b"]}"#);
     accepts(&rule, "{\n  \"name\": \"x\",\n  \"age\": 0,\n  \"tags\": [\n    \"a\"\n  ]\n}");
-    refuses(&rule, r#"{"name": "Ann"}"#);
-    refuses(&rule, r#"{"name": "Ann", "age": -7}"#);
-    refuses(&rule, r#"{"name": "Ann", "age": 7, "tags": ["c"]}"#);
-    refuses(&rule, r#"{"name": "Ann", "age": 7, "more": 1}"#);
-    refuses(&rule, r#"{"name": "Ann", "age": 7} and"#);
-    refuses(&rule, r#"Here: {"name": "Ann", "age": 7}"#);
+    refuses(&rule, r#"{"name": "Ann"}"#, "\"}");
+    refuses(&rule, r#"{"name": "Ann", "age": -7}"#, " -7}");
+    refuses(&rule, r#"{"name": "Ann", "age": 7, "tags": ["c"]}"#, "c\"]}");
+    refuses(&rule, r#"{"name": "Ann", "age": 7, "more": 1}"#, "more\": 1}");
+    refuses(&rule, r#"{"name": "Ann", "age": 7} and"#, " and");
+    refuses(&rule, r#"Here: {"name": "Ann", "age": 7}"#, r#"Here: {"name": "Ann", "age": 7}"#);
 }
 
 #[test]
 fn arrays_at_the_root_and_any_object() {
     let list = json_rule(json!({"type": "array", "items": {"type": "integer"}}));
     accepts(&list, "[1, 2, 3]");
-    refuses(&list, "{}");
+    refuses(&list, "{}", "{}");
     let object = format(Format::JsonObject).unwrap();
     accepts(&object, r#"{"a": [1, {"b": null}], "c": "d"}"#);
-    refuses(&object, "[1]");
+    refuses(&object, "[1]", "[1]");
 }
 
 #[test]
 fn white_space_is_bounded() {
     let rule = json_rule(json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}));
     accepts(&rule, "{\n    \"a\": 1\n}");
-    refuses(&rule, "{\n\n\"a\": 1}");
-    refuses(&rule, "{  \"a\": 1}");
-    refuses(&rule, &format!("{{\n{}\"a\": 1}}", " ".repeat(60)));
-    refuses(&rule, "\n{\"a\": 1}");
-    refuses(&rule, "{\"a\": 1}\n\n\n");
+    refuses(&rule, "{\n\n\"a\": 1}", "\n\n\"a\": 1}");
+    refuses(&rule, "{  \"a\": 1}", " \"a\": 1}");
+    refuses(&rule, &format!("{{\n{}\"a\": 1}}", " ".repeat(60)), &format!("{}\"a\": 1}}", " ".repeat(52)));
+    refuses(&rule, "\n{\"a\": 1}", "\n{\"a\": 1}");
+    refuses(&rule, "{\"a\": 1}\n\n\n", "\n\n\n");
+    refuses(&rule, "{\"a\" : 1}", " : 1}");
+    refuses(&rule, &format!("{{\"a\"\n{}: 1}}", " ".repeat(48)), &format!("\n{}: 1}}", " ".repeat(48)));
+    refuses(&rule, "{\"a\":\n1}", "\n1}");
+    refuses(&rule, "{\"a\":  1}", " 1}");
+    refuses(&rule, "{\n          \"a\": 1}", "    \"a\": 1}");
+    // Behind a key there is only the colon, alone or with the value's sign.
+    let mut matcher = rule.start();
+    tokenizer().encode("{\"a\"").unwrap().into_iter().for_each(|id| matcher.advance(id));
+    let texts: Vec<String> =
+        bits(&matcher.mask()).iter().map(|t| tokenizer().decode(&[*t], crate::SpecialTokens::Show)).collect();
+    assert_eq!(texts, [":", ":-"]);
+}
+
+#[test]
+fn white_space_is_bounded_in_objects_of_all_kinds_and_in_calls() {
+    let object = format(Format::JsonObject).unwrap();
+    let pretty = "{\n  \"a b\": [\n    \"c : d\",\n    {\"e\": \"f\"}\n  ],\n  \"g\": 1\n}";
+    accepts(&object, pretty);
+    refuses(&object, "{\"a\": \"b\", \"c\" : 1}", " : 1}");
+    refuses(&object, "{\"a\": [\"b\", {\"c\"\n  : 1}]}", "\n  : 1}]}");
+    let older = calls_of(ToolUse::Required, CallForm::Json);
+    let of = |arguments: &str| format!("<tool_call>\n{{\"name\": \"free\", \"arguments\": {arguments}}}\n</tool_call>");
+    accepts(&older, &of(pretty));
+    refuses(&older, &of("{\"a\" : 1}"), " : 1}}\n</tool_call>");
+    refuses(&older, &of("{\"a\":\n1}"), "\n1}}\n</tool_call>");
+    let tool = json!({"name": "f", "parameters": {"properties": {"o": {"type": "object"}}}});
+    let calls = Some(Arc::new(CallGrammar::new(&[tool], None, CallForm::Xml, &vocabulary()).unwrap()));
+    let rule = AnswerRule::new(vocabulary(), Thinking::default(), Body { calls, required: true, ..Body::default() });
+    accepts(&rule, &call("f", &[("o", pretty)]));
+    refuses(&rule, &call("f", &[("o", "{\"a\"\n : 1}")]), "\n : 1}\n</parameter>\n</function>\n</tool_call>");
 }
 
 #[test]
@@ -103,13 +134,13 @@ fn long_and_patterned_strings_compile() {
     };
     let long = of(json!({"type": "string", "maxLength": 2000}));
     accepts(&long, &format!("{{\"o\": {{\"s\": \"{}\"}}}}", "word ".repeat(300)));
-    refuses(&long, &format!("{{\"o\": {{\"s\": \"{}\"}}}}", "word ".repeat(401)));
+    refuses(&long, &format!("{{\"o\": {{\"s\": \"{}\"}}}}", "word ".repeat(401)), " word \"}}");
     let small = of(json!({"type": "string", "pattern": "^[a-z]+$"}));
     accepts(&small, r#"{"o": {"s": "abc"}}"#);
-    refuses(&small, r#"{"o": {"s": "aBc"}}"#);
+    refuses(&small, r#"{"o": {"s": "aBc"}}"#, "Bc\"}}");
     let visible = of(json!({"type": "string", "pattern": r"\S"}));
     accepts(&visible, r#"{"o": {"s": " a b "}}"#);
-    refuses(&visible, r#"{"o": {"s": "  "}}"#);
+    refuses(&visible, r#"{"o": {"s": "  "}}"#, " \"}}");
 }
 
 #[test]
@@ -119,23 +150,23 @@ fn many_optional_properties_compile() {
     let rule = json_rule(json!({"type": "object", "properties": names, "additionalProperties": false}));
     accepts(&rule, r#"{"field_3": "a", "field_17": "b"}"#);
     accepts(&rule, "{}");
-    refuses(&rule, r#"{"field_20": "a"}"#);
+    refuses(&rule, r#"{"field_20": "a"}"#, "0\": \"a\"}");
 }
 
 #[test]
 fn other_formats() {
     let regex = format(Format::Regex(r"[a-c]{2,4}/\d+".into())).unwrap();
     accepts(&regex, "abc/12");
-    refuses(&regex, "abcab/1");
+    refuses(&regex, "abcab/1", "ab/1");
     let choice = format(Format::Choice(vec!["yes".into(), "yes, but".into(), "no\n\"".into()])).unwrap();
     accepts(&choice, "yes");
     accepts(&choice, "yes, but");
     accepts(&choice, "no\n\"");
-    refuses(&choice, "maybe");
-    refuses(&choice, "yes, b");
+    refuses(&choice, "maybe", "maybe");
+    refuses(&choice, "yes, b", "");
     let lark = format(Format::Lark("start: \"a\" (\",\" NUMBER)*\nNUMBER: /[0-9]+/\n".into())).unwrap();
     accepts(&lark, "a,1,23");
-    refuses(&lark, "a,1,");
+    refuses(&lark, "a,1,", "");
 }
 
 #[track_caller]
@@ -174,23 +205,35 @@ fn work_is_bounded() {
     for _ in 0..100 {
         deep = json!({"type": "array", "items": deep});
     }
-    assert!(matches!(format(Format::JsonSchema(deep)), Err(GrammarError::TooDeep { .. })));
+    let refused = |format_: Format| format(format_).err().unwrap();
+    assert_eq!(refused(Format::JsonSchema(deep)), GrammarError::TooDeep { path: String::new(), limit: 64 });
     let many: Vec<Value> = (0..200_000).map(Value::from).collect();
-    assert!(matches!(format(Format::JsonSchema(json!({"enum": many}))), Err(GrammarError::TooLarge { .. })));
+    let too_large = GrammarError::TooLarge { what: "the schema", found: 200_002, limit: 100_000, unit: "values" };
+    assert_eq!(refused(Format::JsonSchema(json!({"enum": many}))), too_large);
     let brackets = "(".repeat(20_000) + &")".repeat(20_000);
-    for wrong in [
-        Format::Regex(brackets.clone()),
-        Format::Lark(format!("start: {brackets}")),
-        Format::Regex("(a".into()),
-        Format::Regex("[^\\x00-\\u{10ffff}]".into()),
-        Format::Lark("start: nothing".into()),
-        Format::Lark("start: start \"a\"".into()),
-        Format::Choice(vec![]),
-        Format::Choice(vec!["".into()]),
+    for (wrong, message) in [
+        (
+            Format::Regex(brackets.clone()),
+            "the regular expression has 20000 levels of brackets; at most 200 are supported",
+        ),
+        (
+            Format::Lark(format!("start: {brackets}")),
+            "the grammar has 20000 levels of brackets; at most 200 are supported",
+        ),
+        (Format::Regex("[^\\x00-\\u{10ffff}]".into()), "the regular expression can not be used: nothing can match it"),
+        (Format::Lark("start: start \"a\"".into()), "the grammar can not be used: nothing can match it"),
+        (Format::Choice(vec![]), "choice: there is nothing to choose from"),
+        (Format::Choice(vec!["".into()]), "choice: number 1 is empty"),
     ] {
-        let error = format(wrong.clone()).err();
-        assert!(error.is_some(), "{wrong:.60?}");
-        println!("{}", error.unwrap());
+        assert_eq!(refused(wrong).to_string(), message);
+    }
+    // What llguidance says is passed on, on one line.
+    for (wrong, message) in [
+        (Format::Regex("(a".into()), "the regular expression can not be used: at 1(8): invalid regex \"(a\""),
+        (Format::Lark("start: nothing".into()), "the grammar can not be used: at 1(8): unknown name: \"nothing\""),
+    ] {
+        let found = refused(wrong).to_string();
+        assert_eq!((found.get(..message.len()), found.contains('\n')), (Some(message), false), "{found}");
     }
 }
 
@@ -210,7 +253,7 @@ fn bits(mask: &Option<Vec<u32>>) -> Vec<u32> {
 }
 
 /// Random walks: masks agree with `allows` for every token, and steps back lead to where they came from.
-fn wander(rule: &AnswerRule, seed: u64, steps: usize) -> String {
+fn wander(rule: &AnswerRule, seed: u64, steps: usize) {
     let mut dice = Dice(seed);
     let mut matcher = rule.start();
     let mut path: Vec<(u32, Vec<u32>)> = Vec::new();
@@ -237,8 +280,6 @@ fn wander(rule: &AnswerRule, seed: u64, steps: usize) -> String {
             assert_eq!(bits(&matcher.mask()), expected, "after a step back");
         }
     }
-    let ids: Vec<u32> = path.iter().map(|p| p.0).collect();
-    tokenizer().decode(&ids, crate::SpecialTokens::Show)
 }
 
 #[test]
@@ -257,8 +298,7 @@ fn masks_and_single_tokens_agree_and_steps_can_be_taken_back() {
     ];
     for (i, rule) in rules.iter().enumerate() {
         for seed in 0..6 {
-            let text = wander(rule, seed * 100 + i as u64, 40);
-            println!("{i} {seed}: {text:?}");
+            wander(rule, seed * 100 + i as u64, 40);
         }
     }
 }
@@ -321,29 +361,33 @@ fn call(name: &str, arguments: &[(&str, &str)]) -> String {
 fn calls_are_held_to_their_declarations() {
     let rule = calls(ToolUse::Required);
     let good = |arguments: &[(&str, &str)]| accepts(&rule, &call("write", arguments));
-    let bad = |arguments: &[(&str, &str)]| refuses(&rule, &call("write", arguments));
+    let bad = |arguments: &[(&str, &str)], rest: &str| refuses(&rule, &call("write", arguments), rest);
     good(&[("path", "a.rs"), ("content", "fn main() {}\n")]);
     good(&[("content", "x"), ("path", "a")]); // in any order
     good(&[("content", ""), ("path", " \n a\n\n")]);
     good(&[("content", "a && b < c > d"), ("flag", "true"), ("path", "a"), ("count", "-12"), ("mode", "new")]);
     good(&[("lines", "[1, 2,\n3]"), ("path", "a"), ("mode", "new_only"), ("content", "a"), ("note", "null")]);
-    bad(&[("path", "a")]);
-    bad(&[("path", "a"), ("content", "b"), ("path", "c")]);
-    bad(&[("path", "a"), ("content", "b"), ("other", "c")]);
-    bad(&[("path", "a"), ("content", "b"), ("flag", "yes")]);
-    bad(&[("path", "a"), ("content", "b"), ("count", "1.5")]);
-    bad(&[("path", "a"), ("content", "b"), ("mode", "newer")]);
-    bad(&[("path", "a"), ("content", "b"), ("lines", "[0]")]);
+    bad(&[("path", "a")], ">\n</tool_call>");
+    bad(&[("path", "a"), ("content", "b"), ("path", "c")], "=path>\nc\n</parameter>\n</function>\n</tool_call>");
+    bad(&[("path", "a"), ("content", "b"), ("other", "c")], "other>\nc\n</parameter>\n</function>\n</tool_call>");
+    bad(&[("path", "a"), ("content", "b"), ("flag", "yes")], "yes\n</parameter>\n</function>\n</tool_call>");
+    bad(&[("path", "a"), ("content", "b"), ("count", "1.5")], ".5\n</parameter>\n</function>\n</tool_call>");
+    bad(&[("path", "a"), ("content", "b"), ("mode", "newer")], "wer\n</parameter>\n</function>\n</tool_call>");
+    bad(&[("path", "a"), ("content", "b"), ("lines", "[0]")], "0]\n</parameter>\n</function>\n</tool_call>");
     accepts(&rule, &call("write_all", &[]));
-    refuses(&rule, &call("write_all", &[("path", "a")]));
-    refuses(&rule, &call("writ", &[]));
+    refuses(
+        &rule,
+        &call("write_all", &[("path", "a")]),
+        "<parameter=path>\na\n</parameter>\n</function>\n</tool_call>",
+    );
+    refuses(&rule, &call("writ", &[]), ">\n</function>\n</tool_call>");
     accepts(&rule, &call("free", &[("anything", "x"), ("more", "{}")]));
-    refuses(&rule, "I will write.");
+    refuses(&rule, "I will write.", "I will write.");
     let two = format!("{}\n{}", call("write_all", &[]), call("free", &[]));
     accepts(&rule, &two);
-    refuses(&calls(ToolUse::Single), &two);
+    refuses(&calls(ToolUse::Single), &two, &call("free", &[]));
     accepts(&calls(ToolUse::Single), &call("write_all", &[]));
-    refuses(&rule, &format!("{} Done.", call("write_all", &[])));
+    refuses(&rule, &format!("{} Done.", call("write_all", &[])), " Done.");
 }
 
 #[test]
@@ -363,18 +407,27 @@ fn a_value_may_hold_closing_tags_that_are_not_its_own() {
         accepts(&rule, &call("write", &[("content", content), ("path", "a")]));
     }
     // The parser would end the value here, and then a parameter would be missing or unknown.
-    refuses(&rule, &call("write", &[("content", "</parameter>\n</function>"), ("path", "a")]));
-    refuses(&rule, &call("write", &[("content", "</parameter> <parameter=none>"), ("path", "a")]));
+    refuses(
+        &rule,
+        &call("write", &[("content", "</parameter>\n</function>"), ("path", "a")]),
+        ">\n</parameter>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>",
+    );
+    refuses(
+        &rule,
+        &call("write", &[("content", "</parameter> <parameter=none>"), ("path", "a")]),
+        "one>\n</parameter>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>",
+    );
     // In JSON too.
     let listed = |text: &str| {
         let tool = json!({"name": "f", "parameters": {"properties": {"list": {"type": "array", "items": {"type": "string"}}}}});
         let calls = Some(Arc::new(CallGrammar::new(&[tool], None, CallForm::Xml, &vocabulary()).unwrap()));
         let rule =
             AnswerRule::new(vocabulary(), Thinking::default(), Body { calls, required: true, ..Body::default() });
-        follow(&rule, &call("f", &[("list", text)])).1
+        let whole = call("f", &[("list", text)]);
+        whole.strip_prefix(&follow(&rule, &whole).0).unwrap().to_string()
     };
-    assert!(listed("[\"</parameter>\", \"</function>\"]"));
-    assert!(!listed("[\"</parameter> </function>\"]"));
+    assert_eq!(listed("[\"</parameter>\", \"</function>\"]"), "");
+    assert_eq!(listed("[\"</parameter> </function>\"]"), ">\"]\n</parameter>\n</function>\n</tool_call>");
 }
 
 #[test]
@@ -383,9 +436,9 @@ fn text_is_free_until_a_call_is_opened() {
     let written = call("write", &[("path", "a"), ("content", "b")]);
     accepts(&rule, "Some text with <function=x> and <tool_cal> in it.");
     accepts(&rule, &format!("I will look.\n\n{written}\n{written}\nDone."));
-    refuses(&rule, "See <tool_call> here");
-    refuses(&rule, "<tool_call>\n<function=none>");
-    refuses(&rule, "<tool_call>\n<function=write>\n</function>\n</tool_call>");
+    refuses(&rule, "See <tool_call> here", " here");
+    refuses(&rule, "<tool_call>\n<function=none>", "none>");
+    refuses(&rule, "<tool_call>\n<function=write>\n</function>\n</tool_call>", "</function>\n</tool_call>");
     let mut matcher = rule.start();
     assert_eq!(matcher.mask(), None);
     // Spelt out, the tag is a tag too.
@@ -404,8 +457,8 @@ fn a_format_or_a_call() {
     let rule = calls(ToolUse::Beside);
     accepts(&rule, r#"{"a": 1}"#);
     accepts(&rule, &format!("{}\n{}", call("write_all", &[]), call("free", &[("a", "b")])));
-    refuses(&rule, &format!("{{\"a\": 1}}\n{}", call("write_all", &[])));
-    refuses(&rule, "text");
+    refuses(&rule, &format!("{{\"a\": 1}}\n{}", call("write_all", &[])), &format!("}}\n{}", call("write_all", &[])));
+    refuses(&rule, "text", "text");
 }
 
 #[test]
@@ -415,8 +468,8 @@ fn the_older_form_of_calls() {
         |arguments: &str| format!("<tool_call>\n{{\"name\": \"write\", \"arguments\": {arguments}}}\n</tool_call>");
     accepts(&rule, &of(r#"{"path": "a", "content": "b"}"#));
     accepts(&rule, &format!("{}\n{}", of(r#"{"path": "a", "content": "}\n"}"#), of(r#"{"path":"a","content":"b"}"#)));
-    refuses(&rule, &of(r#"{"path": "a"}"#));
-    refuses(&rule, &of(r#"{"path": "a", "content": 1}"#));
+    refuses(&rule, &of(r#"{"path": "a"}"#), "\"}}\n</tool_call>");
+    refuses(&rule, &of(r#"{"path": "a", "content": 1}"#), "1}}\n</tool_call>");
 }
 
 #[test]
@@ -426,16 +479,16 @@ fn thinking_comes_before_the_form() {
     for gap in ["", "\n", "\n\n"] {
         accepts(&rule, &format!("First {{, then \"a\".\n</think>{gap}{{\"a\": 1}}"));
     }
-    refuses(&rule, "Thinking without an end");
-    refuses(&rule, "So\n</think>\n\n\n\n{\"a\": 1}");
-    refuses(&rule, "So\n</think>\n\nHere: {}");
+    refuses(&rule, "Thinking without an end", "");
+    refuses(&rule, "So\n</think>\n\n\n\n{\"a\": 1}", "\n\n\n\n{\"a\": 1}");
+    refuses(&rule, "So\n</think>\n\nHere: {}", "Here: {}");
     let must_call = calls(ToolUse::Required).with_thinking(thinking);
     accepts(&must_call, &format!("See <tool_call> in text.\n</think>\n\n{}", call("write_all", &[])));
     let may_open =
         json_rule(json!({"type": "object"})).with_thinking(Thinking { may_open: true, ..Thinking::default() });
     accepts(&may_open, "{\"a\": 1}");
     accepts(&may_open, "<think>\nWhat?\n</think>\n\n{\"a\": 1}");
-    refuses(&may_open, "What?");
+    refuses(&may_open, "What?", "What?");
 }
 
 #[test]
@@ -470,12 +523,19 @@ fn tools_are_read_from_any_declaration() {
     let named = |name: &str| Some([name.to_string()]);
     assert_eq!(read(&tools(), None), Ok(3));
     assert_eq!(read(&tools(), named("free").as_ref().map(|n| &n[..])), Ok(1));
-    assert!(matches!(read(&tools(), named("gone").as_ref().map(|n| &n[..])), Err(GrammarError::UnknownTool { .. })));
+    let unknown =
+        GrammarError::UnknownTool { name: "gone".into(), known: r#""write", "write_all", "free""#.to_string() };
+    assert_eq!(read(&tools(), named("gone").as_ref().map(|n| &n[..])), Err(unknown));
     assert_eq!(read(&[json!({"type": "web_search"})], None), Err(GrammarError::NoTools));
     // What can not be followed is any JSON, unless the declaration is strict.
     let odd = |strict: bool| json!({"name": "f", "strict": strict, "parameters": {"properties": {"a": {"type": "object", "not": {}}}}});
     assert_eq!(read(&[odd(false)], None), Ok(1));
-    let error = read(&[json!({"name": "g"}), odd(true)], None).unwrap_err();
-    assert!(error.to_string().starts_with("tools[1].parameters.properties.a.not"), "{error}");
-    assert!(read(&[json!({"name": "a>b"})], None).is_err());
+    assert_eq!(
+        read(&[json!({"name": "g"}), odd(true)], None).unwrap_err().to_string(),
+        "tools[1].parameters.properties.a.not: the keyword can not be enforced; leave it or \"strict\" out"
+    );
+    assert_eq!(
+        read(&[json!({"name": "a>b"})], None).unwrap_err().to_string(),
+        "tools[0].name: \"a>b\" can not be written in a call"
+    );
 }

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use llguidance::Matcher;
 use serde_json::{Map, Value, json};
 
 use super::compile::json_between;
+use super::json::Follower;
 use super::schema::{self, Options};
 use super::{GrammarError, PARAMETER_END, Vocabulary};
 
@@ -66,7 +66,7 @@ pub(super) enum Kind {
 pub(super) struct Json {
     schema: Value,
     around: Around,
-    start: OnceLock<Option<Box<Matcher>>>,
+    start: OnceLock<Option<Box<Follower>>>,
 }
 
 /// The texts before and behind a JSON value that are followed with it, since tokens hold them together. The value is at
@@ -125,9 +125,9 @@ impl CallGrammar {
         Ok(CallGrammar { form, tools: read, vocabulary: vocabulary.clone() })
     }
 
-    /// The matcher of a value, at its beginning; `None` when there is none for this vocabulary.
-    pub(super) fn matcher(&self, json: &Json) -> Option<Matcher> {
-        json.start.get_or_init(|| json.compile(&self.vocabulary)).as_ref().map(|m| m.deep_clone())
+    /// At the beginning of a value; `None` when there is no grammar of it for this vocabulary.
+    pub(super) fn follower(&self, json: &Json) -> Option<Follower> {
+        json.start.get_or_init(|| json.compile(&self.vocabulary)).as_ref().map(|start| start.fork())
     }
 }
 
@@ -147,7 +147,7 @@ impl Json {
     }
 
     /// By its schema as far as it can be followed, else any JSON.
-    fn compile(&self, vocabulary: &Vocabulary) -> Option<Box<Matcher>> {
+    fn compile(&self, vocabulary: &Vocabulary) -> Option<Box<Follower>> {
         let any = || json_between(vocabulary, schema::prepare(&json!({}), None, Options::Lenient), self.around);
         json_between(vocabulary, self.schema.clone(), self.around).or_else(|_| any()).map(Box::new).ok()
     }

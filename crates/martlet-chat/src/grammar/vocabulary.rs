@@ -38,6 +38,9 @@ pub struct Vocabulary {
     pub(super) with_call: Vec<u32>,
     pub(super) with_think_end: Vec<u32>,
     pub(super) with_parameter_end: Vec<u32>,
+    /// Tokens of text that hold white space of JSON, and those that hold it behind a quote.
+    pub(super) with_blank: Bits,
+    pub(super) with_quoted_blank: Bits,
     pub(super) think: Option<u32>,
     /// How thinking is closed.
     pub(super) think_end: Vec<u32>,
@@ -84,9 +87,20 @@ impl Vocabulary {
             move |t: &u32| text.has(*t) && tokenizer.token_bytes(*t).windows(what.len()).any(|w| w == what)
         };
         let ids = || 0..size as u32;
+        let is_blank = |byte: &u8| b" \t\r\n".contains(byte);
+        let (mut with_blank, mut with_quoted_blank) = (Bits::none(size), Bits::none(size));
+        for token in ids().filter(|t| text.has(*t)) {
+            let mut parts = tokenizer.token_bytes(token).split(|byte| *byte == b'"');
+            let before = parts.next().is_some_and(|part| part.iter().any(is_blank));
+            let behind = parts.flatten().any(is_blank);
+            with_blank.put(token, before || behind);
+            with_quoted_blank.put(token, behind);
+        }
         let closers = ids().filter(|t| holds(b"=")(t) || holds(b">")(t)).collect();
         Ok(Vocabulary {
             closers,
+            with_blank,
+            with_quoted_blank,
             with_call: ids().filter(holds(CALL.as_bytes())).collect(),
             with_think_end: ids().filter(holds(THINK_END.as_bytes())).collect(),
             with_parameter_end: ids().filter(holds(PARAMETER_END.as_bytes())).collect(),

@@ -1,6 +1,7 @@
 //! Every case is given at once, cut in two at every place, by single characters, and cut at random.
 
 mod cases;
+mod edges;
 mod hostile;
 mod splits;
 

@@ -124,6 +124,25 @@ fn the_last_message_of_the_assistant_is_gone_on_with() {
 }
 
 #[test]
+fn thinking_moves_to_its_place() {
+    let own = |text: &str, apart: Option<&str>| {
+        let apart = apart.map(str::to_string);
+        let mut message = Message { reasoning_content: apart, ..Message::text(Role::Assistant, text) };
+        message.for_templates();
+        let once = message.clone();
+        message.for_templates();
+        assert_eq!(message, once);
+        let Some(Content::Text(said)) = message.content else { panic!("{message:?}") };
+        (message.reasoning_content, said)
+    };
+    let split = |thought: &str, said: &str| (Some(thought.to_string()), said.to_string());
+    assert_eq!(own("<think>\nr\n</think>\n\n a", None), split("r", " a"));
+    assert_eq!(own("<think>r</think>a", Some("apart")), split("apart", "a"));
+    assert_eq!(own("a <think>r</think>", None), (None, "a <think>r</think>".into()));
+    assert_eq!(own("<think>open", None), (None, "<think>open".into()));
+}
+
+#[test]
 fn calls_and_results_become_readable() {
     let chat = json!([
         {"role": "user", "content": "Q"},

@@ -2,8 +2,8 @@
 
 use crate::error::ApiError;
 use crate::json::{fields, get, join, text};
-use crate::text::{own_thinking, whole_arguments, without_volatile_lines};
-use martlet_chat::{Content, Conversation, Role};
+use crate::text::without_volatile_lines;
+use martlet_chat::{Conversation, Role};
 use serde_json::{Map, Value, json};
 
 /// Reads messages; errors name their path below `messages`.
@@ -15,14 +15,9 @@ pub fn conversation(messages: &[Value]) -> Result<Conversation, ApiError> {
     let plain = plain.collect::<Result<Vec<_>, _>>()?;
     let mut chat = Conversation::from_json(&Value::Array(plain))?;
     for message in &mut chat.messages {
-        match message.role {
-            Role::System | Role::Developer => without_volatile_lines(message),
-            Role::Assistant => {
-                own_thinking(message);
-                whole_arguments(message);
-            }
-            Role::Tool if message.content.is_none() => message.content = Some(Content::Text(String::new())),
-            _ => {}
+        message.for_templates();
+        if message.role == Role::System {
+            without_volatile_lines(message);
         }
     }
     Ok(chat)
@@ -31,11 +26,9 @@ pub fn conversation(messages: &[Value]) -> Result<Conversation, ApiError> {
 /// A message in the words that all templates know.
 fn plain(message: &Value, path: &str) -> Result<Value, ApiError> {
     let mut out = fields(message, path)?.clone();
-    match out.get("role").and_then(Value::as_str) {
-        // The older name of a tool's result.
-        Some("function") => drop(out.insert("role".into(), "tool".into())),
-        Some("developer") => drop(out.insert("role".into(), "system".into())),
-        _ => {}
+    // The older name of a tool's result.
+    if out.get("role").and_then(Value::as_str) == Some("function") {
+        out.insert("role".into(), "tool".into());
     }
     if let Some(Value::Array(parts)) = out.get("content") {
         let content = join(path, "content");
@@ -106,7 +99,7 @@ fn plain_call(call: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use martlet_chat::{Arguments, Message};
+    use martlet_chat::{Arguments, Content, Message};
 
     fn read(messages: Value) -> Result<Vec<Message>, String> {
         let read = conversation(messages.as_array().unwrap());

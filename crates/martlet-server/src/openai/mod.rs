@@ -4,3 +4,4 @@ pub mod chat;
 pub mod completions;
 pub mod messages;
 pub mod responses;
+mod sampled;

@@ -40,26 +40,36 @@ fn sentence(n: usize) -> String {
     out + ".\n"
 }
 
+/// Sentences without the end of the last, which would be taken for a part of the loop behind them.
+fn lead(sentences: std::ops::Range<usize>) -> String {
+    let text: String = sentences.map(sentence).collect();
+    text.trim_end_matches(".\n").to_string()
+}
+
 #[test]
 fn short_loops_are_found() {
-    for (unit, least, most) in [
-        ("word ", 400, 420),
-        ("wait, ", 400, 420),
-        ("Let me check this again. I think that the answer is 4.\n", 400, 470),
-        ("a b c d e f g h i j k l m n o p q r s t u v w x y z a c e g i k m o q s u w y b d f h j l n p . ", 660, 900),
+    let lead = lead(1..2);
+    for (unit, stretch) in [
+        ("word ", 400),
+        ("wait, ", 400),
+        ("Let me check this again. I think that the answer is 4.\n", 400),
+        // Sixteen times 48 tokens.
+        ("a b c d e f g h i j k l m n o p q r s t u v w x y z a c e g i k m o q s u w y b d f h j l n p . ", 768),
     ] {
-        let at = found(&(sentence(1) + &unit.repeat(600))).unwrap_or_else(|| panic!("{unit}"));
-        assert!((least..most).contains(&at), "{unit} at {at}");
+        let at = found(&(lead.clone() + &unit.repeat(600)));
+        assert_eq!(at, Some(tokens(&lead).len() + stretch - 1), "{unit}");
     }
 }
 
 #[test]
 fn long_loops_are_found() {
-    for sentences in [8, 20, 70] {
+    let lead = lead(100..200);
+    // Of 4096 runs 1024 are different: one for each of the paragraph's tokens (14 a sentence), the others of the lead or
+    // from it to the paragraph (31).
+    for (sentences, stretch) in [(8, 3215), (20, 3383), (70, 4083)] {
         let paragraph: String = (0..sentences).map(sentence).collect();
-        let text = (100..200).map(sentence).collect::<String>() + &paragraph.repeat(80);
-        let at = found(&text).unwrap_or_else(|| panic!("{sentences} sentences"));
-        assert!(at < 100 * 14 + 4200, "{sentences} sentences at {at}");
+        let at = found(&(lead.clone() + &paragraph.repeat(80)));
+        assert_eq!(at, Some(tokens(&lead).len() + stretch - 1), "{sentences} sentences");
     }
 }
 
@@ -113,8 +123,8 @@ fn it_looks_where_it_is_told_to() {
         (0..2000).position(|_| guard.push(7, reasoning))
     };
     let only = |thinking, answer| LoopGuard { thinking, answer };
-    assert!(run(LoopGuard::default(), true).is_some() && run(LoopGuard::default(), false).is_none());
-    assert!(run(only(false, true), true).is_none() && run(only(false, true), false).is_some());
+    assert_eq!([true, false].map(|reasoning| run(LoopGuard::default(), reasoning)), [Some(399), None]);
+    assert_eq!([true, false].map(|reasoning| run(only(false, true), reasoning)), [None, Some(399)]);
     // Thinking and answer are two texts.
     let mut guard = RepeatGuard::new(BOTH);
     assert!((0..300).all(|_| !guard.push(7, true)) && (0..300).all(|_| !guard.push(7, false)));
@@ -126,5 +136,5 @@ fn memory_is_bounded() {
     (0..100_000u32).for_each(|t| {
         guard.push(t.wrapping_mul(2_654_435_761), true);
     });
-    assert!(guard.runs.len() <= RUNS && guard.counts.len() <= RUNS && guard.last.len() <= PERIODS);
+    assert_eq!((guard.runs.len(), guard.counts.len(), guard.last.len()), (RUNS, RUNS, PERIODS));
 }

@@ -1,15 +1,13 @@
 //! From JSON to a conversation and the options of its turn.
 
 use super::types::MessagesRequest;
-use crate::app::last_text;
 use crate::ask;
 use crate::error::ApiError;
 use crate::generate::Traced;
 use crate::json::{self, fields, get, join, list, need, need_text, text, wrong};
-use crate::openai::chat::one_of_format_and_tools;
 use crate::openai::messages::no_vision;
 use crate::options::Options;
-use crate::text::{own_thinking, stable};
+use crate::text::stable;
 use crate::thinking::Thinking;
 use crate::tools::Tools;
 use martlet_chat::{Arguments, Content, Conversation, Message, Role, ToolCall};
@@ -36,13 +34,11 @@ pub struct Read {
 }
 
 pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiError> {
-    let (request, mut warnings) = json::read::<MessagesRequest>(body)?;
-    warnings.retain(|field| !WITHOUT_EFFECT.contains(&field.as_str()));
+    let (request, mut warnings) = json::read_request::<MessagesRequest>(body, &WITHOUT_EFFECT)?;
     impossible(&request)?;
-    let mut chat = conversation(&request, &mut warnings)?;
+    let chat = conversation(&request, &mut warnings)?;
     let tools = request.tools.as_ref().map(|t| Tools::of_messages(t, "tools")).transpose()?.unwrap_or_default();
     warnings.extend(tools.skipped.iter().cloned());
-    chat.tools = tools.declared.clone();
 
     let mut options = TurnOptions {
         sampling: Sampling {
@@ -61,18 +57,9 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
         let choice = tool_choice(choice, "tool_choice", &mut options)?;
         tools.choose(choice, "tool_choice", &mut options)?;
     }
-    one_of_format_and_tools(&mut chat, &mut options)?;
-    thinking(&request)?.apply(server.think, &mut chat, &mut options);
-    let traced = Traced { tools: tools.declared, tool_choice: request.tool_choice.clone().unwrap_or(Value::Null) };
-    Ok(Read {
-        model: request.model,
-        last: last_text(&chat),
-        prompt: Prompt::Chat(chat),
-        options,
-        stream: request.stream.unwrap_or(false),
-        warnings,
-        traced,
-    })
+    let (prompt, last) = tools.turn(chat, &thinking(&request)?, server, &mut options)?;
+    let traced = tools.traced(request.tool_choice);
+    Ok(Read { model: request.model, prompt, last, options, stream: request.stream.unwrap_or(false), warnings, traced })
 }
 
 /// What is known, and can not be honoured.
@@ -137,7 +124,11 @@ fn conversation(request: &MessagesRequest, warnings: &mut Vec<String>) -> Result
         let said = message.get("content").unwrap_or(&Value::Null);
         match role {
             "user" => user(said, &content, &mut messages, warnings)?,
-            "assistant" => messages.push(assistant(said, &content, warnings)?),
+            "assistant" => {
+                let mut message = assistant(said, &content, warnings)?;
+                message.for_templates();
+                messages.push(message);
+            }
             "system" | "developer" => system_message(said, &content, &mut messages)?,
             other => {
                 let message = format!("\"{other}\" is not known; user, assistant and system are");
@@ -180,19 +171,17 @@ fn user(value: &Value, path: &str, out: &mut Vec<Message>, warnings: &mut Vec<St
         other => return Err(wrong(path, "a string or an array of blocks", other)),
     };
     let mut texts: Vec<String> = Vec::new();
-    for (i, block) in blocks.iter().enumerate() {
-        let path = format!("{path}[{i}]");
-        let block = fields(block, &path)?;
-        match need_text(block, &path, "type")? {
-            "text" => texts.push(need_text(block, &path, "text")?.to_string()),
-            "document" => texts.push(document(block, &path)?),
+    for block in typed(blocks, path) {
+        let Block { kind, block, path } = block?;
+        match kind {
+            "text" | "document" => texts.push(readable(kind, block, &path)?),
             "tool_result" => {
                 said(&mut texts, out);
                 let id = need_text(block, &path, "tool_use_id")?;
                 let text = tool_result(block.get("content"), &join(&path, "content"), warnings)?;
                 out.push(Message { tool_call_id: Some(id.to_string()), ..Message::text(Role::Tool, text) });
             }
-            kind => return Err(no_vision(&path, kind)),
+            _ => return Err(no_vision(&path, kind)),
         }
     }
     if blocks.is_empty() {
@@ -206,6 +195,29 @@ fn said(texts: &mut Vec<String>, out: &mut Vec<Message>) {
     if !texts.is_empty() {
         out.push(Message::text(Role::User, texts.join(BETWEEN)));
         texts.clear();
+    }
+}
+
+/// A block of a message.
+struct Block<'a> {
+    kind: &'a str,
+    block: &'a Map<String, Value>,
+    path: String,
+}
+
+fn typed<'a>(blocks: &'a [Value], path: &str) -> impl Iterator<Item = Result<Block<'a>, ApiError>> {
+    blocks.iter().enumerate().map(move |(i, block)| {
+        let path = format!("{path}[{i}]");
+        let block = fields(block, &path)?;
+        Ok(Block { kind: need_text(block, &path, "type")?, block, path })
+    })
+}
+
+/// The text of a block of text, or of a document.
+fn readable(kind: &str, block: &Map<String, Value>, path: &str) -> Result<String, ApiError> {
+    match kind {
+        "document" => document(block, path),
+        _ => Ok(need_text(block, path, "text")?.to_string()),
     }
 }
 
@@ -233,13 +245,11 @@ fn tool_result(content: Option<&Value>, path: &str, warnings: &mut Vec<String>) 
         Some(value) => list(value, path)?,
     };
     let mut texts = Vec::new();
-    for (i, block) in blocks.iter().enumerate() {
-        let path = format!("{path}[{i}]");
-        let block = fields(block, &path)?;
-        match need_text(block, &path, "type")? {
-            "text" => texts.push(need_text(block, &path, "text")?.to_string()),
-            "document" => texts.push(document(block, &path)?),
-            kind => {
+    for block in typed(blocks, path) {
+        let Block { kind, block, path } = block?;
+        match kind {
+            "text" | "document" => texts.push(readable(kind, block, &path)?),
+            _ => {
                 texts.push(format!("[a part of type {kind}, which this model can not see]"));
                 warnings.push(format!("{path} ({kind})"));
             }
@@ -254,7 +264,6 @@ fn assistant(value: &Value, path: &str, warnings: &mut Vec<String>) -> Result<Me
     let blocks = match value {
         Value::String(text) => {
             message.content = Some(Content::Text(text.clone()));
-            own_thinking(&mut message);
             return Ok(message);
         }
         Value::Array(blocks) => blocks,
@@ -262,15 +271,14 @@ fn assistant(value: &Value, path: &str, warnings: &mut Vec<String>) -> Result<Me
         other => return Err(wrong(path, "a string or an array of blocks", other)),
     };
     let (mut texts, mut thoughts) = (Vec::new(), Vec::new());
-    for (i, block) in blocks.iter().enumerate() {
-        let path = format!("{path}[{i}]");
-        let block = fields(block, &path)?;
-        match need_text(block, &path, "type")? {
+    for block in typed(blocks, path) {
+        let Block { kind, block, path } = block?;
+        match kind {
             "text" => texts.push(need_text(block, &path, "text")?),
             "thinking" => thoughts.push(need_text(block, &path, "thinking")?),
             "redacted_thinking" => {}
             "tool_use" => message.tool_calls.push(tool_use(block, &path)?),
-            kind => warnings.push(format!("{path} ({kind})")),
+            _ => warnings.push(format!("{path} ({kind})")),
         }
     }
     if !texts.is_empty() {
@@ -279,7 +287,6 @@ fn assistant(value: &Value, path: &str, warnings: &mut Vec<String>) -> Result<Me
     if !thoughts.is_empty() {
         message.reasoning_content = Some(thoughts.join(BETWEEN));
     }
-    own_thinking(&mut message);
     Ok(message)
 }
 
@@ -288,10 +295,7 @@ fn tool_use(block: &Map<String, Value>, path: &str) -> Result<ToolCall, ApiError
     let arguments = match input {
         None => Map::new(),
         // Some clients send what they were sent, as text.
-        Some(Value::String(text)) => match Arguments::parse(text) {
-            Arguments::Object(map) => map,
-            Arguments::Raw(text) => Map::from_iter([("arguments".to_string(), Value::from(text))]),
-        },
+        Some(Value::String(text)) => Arguments::parse(text).into_object(),
         Some(value) => fields(value, &join(path, "input"))?.clone(),
     };
     Ok(ToolCall {

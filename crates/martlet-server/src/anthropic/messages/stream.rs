@@ -191,16 +191,7 @@ mod tests {
 
     #[test]
     fn an_answer_with_thinking() {
-        check(
-            "thinking",
-            &[
-                Event::Reasoning("so".into()),
-                Event::Reasoning(" it is".into()),
-                Event::Text("He".into()),
-                Event::Text("llo".into()),
-                golden::finished(FinishReason::EndToken(1)),
-            ],
-        );
+        check("thinking", &golden::answer());
     }
 
     #[test]

@@ -4,7 +4,6 @@ mod request;
 mod stream;
 mod types;
 
-pub use request::one_of_format_and_tools;
 pub use stream::finish_of;
 pub use types::{ChatChunk, ChatCompletion, ChatRequest, StreamOptions};
 

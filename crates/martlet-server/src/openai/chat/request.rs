@@ -1,7 +1,6 @@
 //! From JSON to a conversation and the options of its turn.
 
 use super::types::ChatRequest;
-use crate::app::last_text;
 use crate::ask;
 use crate::error::ApiError;
 use crate::generate::Traced;
@@ -11,8 +10,7 @@ use crate::options::Options;
 use crate::thinking::Thinking;
 use crate::tools::{Tools, openai_choice};
 use crate::usage::UsageIn;
-use martlet_chat::Conversation;
-use martlet_session::{Format, Prompt, Sampling, ToolChoice, TurnOptions};
+use martlet_session::{Format, Prompt, TurnOptions};
 use serde_json::{Map, Value};
 
 /// Fields that never change an answer; nobody has to be warned of them.
@@ -44,38 +42,23 @@ pub struct Read {
 }
 
 pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiError> {
-    let (request, mut warnings) = json::read::<ChatRequest>(body)?;
-    warnings.retain(|field| !WITHOUT_EFFECT.contains(&field.as_str()));
+    let (request, mut warnings) = json::read_request::<ChatRequest>(body, &WITHOUT_EFFECT)?;
     impossible(&request)?;
     let mut chat = messages::conversation(&request.messages)?;
     chat.template_kwargs = request.chat_template_kwargs.clone().unwrap_or_default();
     let tools = request.tools.as_ref().map(|t| Tools::of_chat(t, "tools")).transpose()?.unwrap_or_default();
     warnings.extend(tools.skipped.iter().cloned());
-    chat.tools = tools.declared.clone();
 
     let mut options = turn_options(&request)?;
     if let Some(choice) = &request.tool_choice {
         tools.choose(openai_choice(choice, "tool_choice")?, "tool_choice", &mut options)?;
     }
-    one_of_format_and_tools(&mut chat, &mut options)?;
-    thinking(&request)?.apply(server.think, &mut chat, &mut options);
+    let (prompt, last) = tools.turn(chat, &thinking(&request)?, server, &mut options)?;
     let n = ask::count(request.n, "n", server.limits.choices)?;
     let stream = request.stream.unwrap_or(false);
     let usage = request.stream_options.map_or(UsageIn::None, |o| o.usage());
-    let traced =
-        Traced { tools: tools.declared.clone(), tool_choice: request.tool_choice.clone().unwrap_or(Value::Null) };
-    Ok(Read {
-        model: request.model,
-        last: last_text(&chat),
-        prompt: Prompt::Chat(chat),
-        options,
-        tools,
-        n,
-        stream,
-        usage,
-        warnings,
-        traced,
-    })
+    let traced = tools.traced(request.tool_choice);
+    Ok(Read { model: request.model, prompt, last, options, tools, n, stream, usage, warnings, traced })
 }
 
 /// What is known, and can not be honoured.
@@ -105,46 +88,19 @@ fn turn_options(request: &ChatRequest) -> Result<TurnOptions, ApiError> {
         _ => None,
     };
     Ok(TurnOptions {
-        sampling: Sampling {
-            temperature: request.temperature,
-            top_k: ask::top_k(request.top_k)?,
-            top_p: ask::top_p(request.top_p),
-            min_p: request.min_p,
-            repetition_penalty: request.repetition_penalty,
-            presence_penalty: request.presence_penalty,
-            frequency_penalty: request.frequency_penalty,
-            seed: request.seed.map(|seed| seed as u64),
-        },
         max_tokens: ask::most(request.max_completion_tokens.or(request.max_tokens)),
-        ignore_eos: request.ignore_eos.unwrap_or(false),
-        stop: ask::stops(request.stop.as_ref(), "stop")?,
-        logit_bias: ask::bias(request.logit_bias.as_ref(), "logit_bias")?,
         logprobs,
         single_tool_call: request.parallel_tool_calls == Some(false),
         format: format(request)?,
-        ..TurnOptions::default()
+        ..request.turn_options()?
     })
 }
 
 fn format(request: &ChatRequest) -> Result<Option<Format>, ApiError> {
-    let usual = request.response_format.as_ref().map(|f| ask::format(f, "response_format")).transpose()?.flatten();
-    let other = request.structured_outputs.as_ref().map(|f| ask::structured(f, "structured_outputs"));
-    match (usual, other.transpose()?.flatten()) {
-        (Some(_), Some(_)) => Err(ApiError::field("structured_outputs", "response_format asks for a format already")),
-        (usual, other) => Ok(usual.or(other)),
+    match request.formats()? {
+        [Some(_), Some(_)] => Err(ApiError::field("structured_outputs", "response_format asks for a format already")),
+        [usual, other] => Ok(usual.or(other)),
     }
-}
-
-/// A format is of the answer's text. A call that must be made leaves no text to have it.
-pub fn one_of_format_and_tools(chat: &mut Conversation, options: &mut TurnOptions) -> Result<(), ApiError> {
-    let forced = matches!(options.tool_choice, ToolChoice::Required | ToolChoice::RequiredOf(_));
-    if forced && options.format.is_some() {
-        return Err(ApiError::field("tool_choice", "demands a call, and a format is asked for too: only one can hold"));
-    }
-    if chat.tools.is_empty() {
-        options.tool_choice = ToolChoice::None;
-    }
-    Ok(())
 }
 
 /// All the ways in which clients ask for thinking; the narrower goes last.
@@ -188,6 +144,7 @@ fn reasoning_object(thinking: &mut Thinking, value: &Value, path: &str) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use martlet_session::ToolChoice;
     use serde_json::json;
 
     fn with(extra: Value) -> Result<Read, ApiError> {
@@ -228,7 +185,7 @@ mod tests {
         assert_eq!(param(json!({"n": 0})), "n");
         assert_eq!(param(json!({"reasoning_effort": "extreme"})), "reasoning_effort");
         assert_eq!(param(json!({"tool_choice": "required"})), "tool_choice");
-        assert!(with(json!({"messages": []})).is_err());
+        assert_eq!(param(json!({"messages": []})), "messages");
     }
 
     #[test]

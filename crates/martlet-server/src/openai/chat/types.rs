@@ -1,89 +1,56 @@
 //! What goes over the wire.
 
+use crate::openai::sampled::sampled_request;
 use crate::tokens::TokenLogprob;
 use crate::usage::{Usage, UsageIn};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// A request for an answer to a conversation. Fields that are not listed are accepted, and named in the response's header
-/// `x-martlet-warning`.
-#[derive(Clone, Debug, Deserialize, ToSchema)]
-pub struct ChatRequest {
-    /// The model that is loaded, or one of its aliases.
-    pub model: Option<String>,
-    /// Roles: system, developer, user, assistant, tool. Content: a string, null, or parts of text.
-    #[schema(value_type = Vec<Object>, min_items = 1)]
-    pub messages: Vec<Value>,
-    pub stream: Option<bool>,
-    pub stream_options: Option<StreamOptions>,
-    /// Most tokens of the answer, thinking included; negative: until its end or the context's.
-    pub max_completion_tokens: Option<i64>,
-    /// The older name of `max_completion_tokens`.
-    pub max_tokens: Option<i64>,
-    /// 0 is greedy.
-    #[schema(minimum = 0, maximum = 100)]
-    pub temperature: Option<f32>,
-    #[schema(minimum = 0, maximum = 1)]
-    pub top_p: Option<f32>,
-    /// 0 and -1: off.
-    pub top_k: Option<i64>,
-    #[schema(minimum = 0, maximum = 1)]
-    pub min_p: Option<f32>,
-    pub presence_penalty: Option<f32>,
-    pub frequency_penalty: Option<f32>,
-    pub repetition_penalty: Option<f32>,
-    /// The same seed gives the same text.
-    pub seed: Option<i64>,
-    /// Token ids and what is added to their logits, from -100 to 100.
-    #[schema(value_type = Option<Object>)]
-    pub logit_bias: Option<Map<String, Value>>,
-    /// A string, or up to 16 of them.
-    #[schema(value_type = Option<Object>)]
-    pub stop: Option<Value>,
-    /// Answers to the one prompt.
-    #[schema(minimum = 1)]
-    pub n: Option<i64>,
-    pub logprobs: Option<bool>,
-    #[schema(minimum = 0, maximum = 20)]
-    pub top_logprobs: Option<i64>,
-    /// Functions and custom tools.
-    #[schema(value_type = Option<Vec<Object>>)]
-    pub tools: Option<Value>,
-    /// none, auto, required, a tool, or allowed_tools.
-    #[schema(value_type = Option<Object>)]
-    pub tool_choice: Option<Value>,
-    pub parallel_tool_calls: Option<bool>,
-    /// text, json_object, json_schema; and regex, lark, choice.
-    #[schema(value_type = Option<Object>)]
-    pub response_format: Option<Value>,
-    /// As vLLM has it: json, regex, choice or grammar.
-    #[schema(value_type = Option<Object>)]
-    pub structured_outputs: Option<Value>,
-    /// none, minimal, low, medium, high, xhigh or max.
-    pub reasoning_effort: Option<String>,
-    /// `{effort, max_tokens, enabled}`.
-    #[schema(value_type = Option<Object>)]
-    pub reasoning: Option<Value>,
-    /// `{type: enabled | disabled, budget_tokens}`.
-    #[schema(value_type = Option<Object>)]
-    pub thinking: Option<Value>,
-    pub enable_thinking: Option<bool>,
-    /// Most tokens of thinking.
-    pub thinking_budget: Option<i64>,
-    /// Variables for the checkpoint's template.
-    #[schema(value_type = Option<Object>)]
-    pub chat_template_kwargs: Option<Map<String, Value>>,
-    /// Go on when the model ends its answer.
-    pub ignore_eos: Option<bool>,
-    #[schema(ignore)]
-    pub modalities: Option<Vec<String>>,
-    #[schema(ignore)]
-    pub audio: Option<Value>,
-    #[schema(ignore)]
-    pub functions: Option<Value>,
-    #[schema(ignore)]
-    pub function_call: Option<Value>,
+sampled_request! {
+    /// A request for an answer to a conversation. Fields that are not listed are accepted, and named in the response's header
+    /// `x-martlet-warning`.
+    pub struct ChatRequest {
+        /// Roles: system, developer, user, assistant, tool. Content: a string, null, or parts of text.
+        #[schema(value_type = Vec<Object>, min_items = 1)]
+        pub messages: Vec<Value>,
+        /// Most tokens of the answer, thinking included; negative: until its end or the context's.
+        pub max_completion_tokens: Option<i64>,
+        /// The older name of `max_completion_tokens`.
+        pub max_tokens: Option<i64>,
+        pub logprobs: Option<bool>,
+        #[schema(minimum = 0, maximum = 20)]
+        pub top_logprobs: Option<i64>,
+        /// Functions and custom tools.
+        #[schema(value_type = Option<Vec<Object>>)]
+        pub tools: Option<Value>,
+        /// none, auto, required, a tool, or allowed_tools.
+        #[schema(value_type = Option<Object>)]
+        pub tool_choice: Option<Value>,
+        pub parallel_tool_calls: Option<bool>,
+        /// none, minimal, low, medium, high, xhigh or max.
+        pub reasoning_effort: Option<String>,
+        /// `{effort, max_tokens, enabled}`.
+        #[schema(value_type = Option<Object>)]
+        pub reasoning: Option<Value>,
+        /// `{type: enabled | disabled, budget_tokens}`.
+        #[schema(value_type = Option<Object>)]
+        pub thinking: Option<Value>,
+        pub enable_thinking: Option<bool>,
+        /// Most tokens of thinking.
+        pub thinking_budget: Option<i64>,
+        /// Variables for the checkpoint's template.
+        #[schema(value_type = Option<Object>)]
+        pub chat_template_kwargs: Option<Map<String, Value>>,
+        #[schema(ignore)]
+        pub modalities: Option<Vec<String>>,
+        #[schema(ignore)]
+        pub audio: Option<Value>,
+        #[schema(ignore)]
+        pub functions: Option<Value>,
+        #[schema(ignore)]
+        pub function_call: Option<Value>,
+    }
 }
 
 #[derive(Clone, Debug, Deserialize, ToSchema)]

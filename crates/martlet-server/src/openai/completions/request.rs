@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use crate::json::{self, wrong};
 use crate::options::Options;
 use crate::usage::UsageIn;
-use martlet_session::{Prompt, Sampling, TurnOptions};
+use martlet_session::{Prompt, TurnOptions};
 use serde_json::{Map, Value};
 
 const WITHOUT_EFFECT: [&str; 3] = ["user", "stream_options.include_obfuscation", "resume_response_id"];
@@ -36,8 +36,7 @@ pub fn text(prompt: &Prompt) -> String {
 }
 
 pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiError> {
-    let (request, mut warnings) = json::read::<CompletionsRequest>(body)?;
-    warnings.retain(|field| !WITHOUT_EFFECT.contains(&field.as_str()));
+    let (request, warnings) = json::read_request::<CompletionsRequest>(body, &WITHOUT_EFFECT)?;
     if request.suffix.as_deref().is_some_and(|s| !s.is_empty()) {
         return Err(ApiError::unsupported("suffix", "this model can not fill in: write the prompt for it"));
     }
@@ -55,26 +54,12 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
         let message = format!("{} prompts with {n} answers each; at most {most} answers are given", prompts.len());
         return Err(ApiError::field("prompt", message));
     }
-    let usual = request.response_format.as_ref().map(|f| ask::format(f, "response_format")).transpose()?.flatten();
-    let other = request.structured_outputs.as_ref().map(|f| ask::structured(f, "structured_outputs"));
+    let [usual, other] = request.formats()?;
     let options = TurnOptions {
-        sampling: Sampling {
-            temperature: request.temperature,
-            top_k: ask::top_k(request.top_k)?,
-            top_p: ask::top_p(request.top_p),
-            min_p: request.min_p,
-            repetition_penalty: request.repetition_penalty,
-            presence_penalty: request.presence_penalty,
-            frequency_penalty: request.frequency_penalty,
-            seed: request.seed.map(|seed| seed as u64),
-        },
         max_tokens: request.max_tokens.map_or(Some(MAX_TOKENS), |n| ask::most(Some(n))),
-        ignore_eos: request.ignore_eos.unwrap_or(false),
-        stop: ask::stops(request.stop.as_ref(), "stop")?,
-        logit_bias: ask::bias(request.logit_bias.as_ref(), "logit_bias")?,
         logprobs: request.logprobs.map(|n| ask::top(Some(n), "logprobs")).transpose()?,
-        format: usual.or(other.transpose()?.flatten()),
-        ..TurnOptions::default()
+        format: usual.or(other),
+        ..request.turn_options()?
     };
     Ok(Read {
         model: request.model,

@@ -1,58 +1,30 @@
 //! What goes over the wire.
 
-use crate::openai::chat::StreamOptions;
+use crate::openai::sampled::sampled_request;
 use crate::usage::Usage;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// A request to go on from a text. Fields that are not listed are accepted, and named in the response's header
-/// `x-martlet-warning`.
-#[derive(Clone, Debug, Deserialize, ToSchema)]
-pub struct CompletionsRequest {
-    /// The model that is loaded, or one of its aliases.
-    pub model: Option<String>,
-    /// A text, texts, token ids, or lists of token ids.
-    #[schema(value_type = Object)]
-    pub prompt: Value,
-    pub stream: Option<bool>,
-    pub stream_options: Option<StreamOptions>,
-    /// Default: 16, as OpenAI has it; negative: until the end of the answer or of the context.
-    pub max_tokens: Option<i64>,
-    #[schema(minimum = 0, maximum = 100)]
-    pub temperature: Option<f32>,
-    #[schema(minimum = 0, maximum = 1)]
-    pub top_p: Option<f32>,
-    pub top_k: Option<i64>,
-    #[schema(minimum = 0, maximum = 1)]
-    pub min_p: Option<f32>,
-    pub presence_penalty: Option<f32>,
-    pub frequency_penalty: Option<f32>,
-    pub repetition_penalty: Option<f32>,
-    /// The same seed gives the same text.
-    pub seed: Option<i64>,
-    #[schema(value_type = Option<Object>)]
-    pub logit_bias: Option<Map<String, Value>>,
-    #[schema(value_type = Option<Object>)]
-    pub stop: Option<Value>,
-    /// Answers to each prompt.
-    #[schema(minimum = 1)]
-    pub n: Option<i64>,
-    /// Most probable tokens to report with each.
-    #[schema(minimum = 0, maximum = 20)]
-    pub logprobs: Option<i64>,
-    /// The prompt before the answer.
-    pub echo: Option<bool>,
-    #[schema(value_type = Option<Object>)]
-    pub response_format: Option<Value>,
-    #[schema(value_type = Option<Object>)]
-    pub structured_outputs: Option<Value>,
-    /// Go on when the model ends its answer.
-    pub ignore_eos: Option<bool>,
-    #[schema(ignore)]
-    pub suffix: Option<String>,
-    #[schema(ignore)]
-    pub best_of: Option<i64>,
+sampled_request! {
+    /// A request to go on from a text. Fields that are not listed are accepted, and named in the response's header
+    /// `x-martlet-warning`.
+    pub struct CompletionsRequest {
+        /// A text, texts, token ids, or lists of token ids.
+        #[schema(value_type = Object)]
+        pub prompt: Value,
+        /// Default: 16, as OpenAI has it; negative: until the end of the answer or of the context.
+        pub max_tokens: Option<i64>,
+        /// Most probable tokens to report with each.
+        #[schema(minimum = 0, maximum = 20)]
+        pub logprobs: Option<i64>,
+        /// The prompt before the answer.
+        pub echo: Option<bool>,
+        #[schema(ignore)]
+        pub suffix: Option<String>,
+        #[schema(ignore)]
+        pub best_of: Option<i64>,
+    }
 }
 
 /// The answers.

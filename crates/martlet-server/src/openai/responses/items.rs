@@ -5,7 +5,7 @@ use crate::error::ApiError;
 use crate::json::{fields, get, join, list, need_text, text, wrong};
 use crate::openai::messages::text_part;
 use crate::store::Store;
-use crate::text::{own_thinking, without_volatile_lines};
+use crate::text::without_volatile_lines;
 use crate::tools::{Tools, custom_arguments};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -53,7 +53,7 @@ pub fn messages(
         reader.item(item, &format!("{path}[{i}]"))?;
     }
     let mut messages = reader.messages;
-    messages.iter_mut().filter(|m| m.role == Role::Assistant).for_each(own_thinking);
+    messages.iter_mut().for_each(Message::for_templates);
     Ok(messages)
 }
 
@@ -93,7 +93,7 @@ impl Reader<'_, '_> {
                 };
                 let arguments = match get(item, "arguments") {
                     Some(Value::Object(map)) => map.clone(),
-                    Some(value) => object(text(value, &join(path, "arguments"))?),
+                    Some(value) => Arguments::parse(text(value, &join(path, "arguments"))?).into_object(),
                     None => Map::new(),
                 };
                 self.call(item, name, arguments)
@@ -208,14 +208,6 @@ fn add(to: &mut Option<String>, text: &str) {
             said.push_str(text);
         }
         _ => *to = Some(text.to_string()),
-    }
-}
-
-/// Arguments as an object; a text that is none is kept as it is.
-fn object(text: &str) -> Map<String, Value> {
-    match Arguments::parse(text) {
-        Arguments::Object(map) => map,
-        Arguments::Raw(text) => Map::from_iter([("arguments".to_string(), Value::from(text))]),
     }
 }
 

@@ -2,12 +2,10 @@
 
 use super::items::{self, Find};
 use super::types::{ReasoningOptions, ResponsesRequest, ResponsesResponse};
-use crate::app::last_text;
 use crate::ask;
 use crate::error::ApiError;
 use crate::generate::Traced;
 use crate::json::{self, wrong};
-use crate::openai::chat::one_of_format_and_tools;
 use crate::options::Options;
 use crate::text::stable;
 use crate::thinking::Thinking;
@@ -67,8 +65,7 @@ pub struct Read {
 }
 
 pub fn read(body: &Map<String, Value>, server: &Options, find: &Find<'_>) -> Result<Read, ApiError> {
-    let (request, mut warnings) = json::read::<ResponsesRequest>(body)?;
-    warnings.retain(|field| !WITHOUT_EFFECT.contains(&field.as_str()));
+    let (request, mut warnings) = json::read_request::<ResponsesRequest>(body, &WITHOUT_EFFECT)?;
     impossible(&request, &mut warnings)?;
     let include = request.include.clone().unwrap_or_default();
     if let Some(i) = include.iter().position(|name| !INCLUDE.contains(&name.as_str())) {
@@ -82,24 +79,21 @@ pub fn read(body: &Map<String, Value>, server: &Options, find: &Find<'_>) -> Res
     }
     let instructions = request.instructions.as_deref().map(stable).filter(|t| !t.is_empty());
     let said = instructions.map(|text| Message::text(Role::System, text)).into_iter();
-    let mut chat = Conversation::new(said.chain(messages.iter().cloned()).collect());
+    let chat = Conversation::new(said.chain(messages.iter().cloned()).collect());
     let tools = request.tools.as_ref().map(|t| Tools::of_responses(t, "tools")).transpose()?.unwrap_or_default();
     warnings.extend(tools.skipped.iter().cloned());
-    chat.tools = tools.declared.clone();
 
     let logprobs = include.iter().any(|name| name == "message.output_text.logprobs");
     let mut options = turn_options(&request, logprobs)?;
     if let Some(choice) = &request.tool_choice {
         tools.choose(openai_choice(choice, "tool_choice")?, "tool_choice", &mut options)?;
     }
-    one_of_format_and_tools(&mut chat, &mut options)?;
     let reasoning = request.reasoning.as_ref();
-    thinking(reasoning)?.apply(server.think, &mut chat, &mut options);
-    let traced =
-        Traced { tools: tools.declared.clone(), tool_choice: request.tool_choice.clone().unwrap_or(Value::Null) };
+    let (prompt, last) = tools.turn(chat, &thinking(reasoning)?, server, &mut options)?;
+    let traced = tools.traced(request.tool_choice.clone());
     Ok(Read {
-        last: last_text(&chat),
-        prompt: Prompt::Chat(chat),
+        prompt,
+        last,
         options,
         tools,
         stream: request.stream.unwrap_or(false),

@@ -46,24 +46,14 @@ fn check(name: &str, about: About, events: &[Event]) {
     golden::check(&format!("openai/responses/{name}"), &mut responses(about), events);
 }
 
-fn answer() -> Vec<Event> {
-    vec![
-        Event::Reasoning("so".into()),
-        Event::Reasoning(" it is".into()),
-        Event::Text("He".into()),
-        Event::Text("llo".into()),
-        golden::finished(FinishReason::EndToken(1)),
-    ]
-}
-
 #[test]
 fn an_answer_with_thinking() {
-    check("thinking", about(), &answer());
+    check("thinking", about(), &golden::answer());
 }
 
 #[test]
 fn thinking_as_a_summary_and_packed() {
-    check("summary", About { summary: true, encrypted: true, ..about() }, &answer());
+    check("summary", About { summary: true, encrypted: true, ..about() }, &golden::answer());
 }
 
 #[test]
@@ -115,7 +105,7 @@ fn a_failure_in_the_middle_is_an_event() {
 fn what_was_said_can_be_read_back() {
     let mut responses = responses(About { encrypted: true, ..about() });
     let mut out = Vec::new();
-    answer().iter().for_each(|event| responses.event(0, event, &mut out));
+    golden::answer().iter().for_each(|event| responses.event(0, event, &mut out));
     responses.end(&mut out);
     let store = crate::store::Store::new(0, std::time::Duration::ZERO);
     let find = super::super::items::Find { store: &store, client: &Default::default() };
