@@ -8,6 +8,7 @@ use crate::openai::chat::{ChatChunk, ChatCompletion, ChatRequest};
 use crate::openai::completions::{Completion, CompletionsRequest};
 use crate::openai::responses::{ResponsesRequest, ResponsesResponse};
 use crate::tokenize::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokens};
+use crate::tokens::TopLogprob;
 use serde::Serialize;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
@@ -67,7 +68,7 @@ impl Modify for Keys {
         metrics,
         stats
     ),
-    components(schemas(ChatChunk<'_>)),
+    components(schemas(ChatChunk<'_>, ErrorBody, AnthropicError, TopLogprob)),
     modifiers(&Keys),
     security((), ("key" = []))
 )]
@@ -236,6 +237,10 @@ mod tests {
         let routed = routes.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
         for path in routed.filter(|p| !["/", "/page/{name}", "/openapi.json"].contains(p)) {
             assert!(described(path), "{path} is a route, and not described");
+        }
+        let text = document.to_string();
+        for name in text.split("\"#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()) {
+            assert!(document["components"]["schemas"][name].is_object(), "{name} is pointed at, and not there");
         }
         let chat = &document["components"]["schemas"]["ChatRequest"]["properties"];
         assert!(chat["messages"].is_object() && chat["audio"].is_null(), "{chat}");

@@ -66,12 +66,18 @@ macro_rules! sampled_request {
                 })
             }
 
-            /// `response_format` and `structured_outputs`.
-            pub fn formats(&self) -> Result<[Option<martlet_session::Format>; 2], $crate::error::ApiError> {
+            /// `response_format` or `structured_outputs`.
+            pub fn format(&self) -> Result<Option<martlet_session::Format>, $crate::error::ApiError> {
                 use $crate::ask;
                 let usual = self.response_format.as_ref().map(|f| ask::format(f, "response_format"));
                 let other = self.structured_outputs.as_ref().map(|f| ask::structured(f, "structured_outputs"));
-                Ok([usual.transpose()?.flatten(), other.transpose()?.flatten()])
+                match (usual.transpose()?.flatten(), other.transpose()?.flatten()) {
+                    (Some(_), Some(_)) => Err($crate::error::ApiError::field(
+                        "structured_outputs",
+                        "response_format asks for a format already",
+                    )),
+                    (usual, other) => Ok(usual.or(other)),
+                }
             }
         }
     };

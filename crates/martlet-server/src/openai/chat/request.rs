@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::thinking::Thinking;
 use crate::tools::{Tools, openai_choice};
 use crate::usage::UsageIn;
-use martlet_session::{Format, Prompt, TurnOptions};
+use martlet_session::{Prompt, TurnOptions};
 use serde_json::{Map, Value};
 
 /// Fields that never change an answer; nobody has to be warned of them.
@@ -91,16 +91,9 @@ fn turn_options(request: &ChatRequest) -> Result<TurnOptions, ApiError> {
         max_tokens: ask::most(request.max_completion_tokens.or(request.max_tokens)),
         logprobs,
         single_tool_call: request.parallel_tool_calls == Some(false),
-        format: format(request)?,
+        format: request.format()?,
         ..request.turn_options()?
     })
-}
-
-fn format(request: &ChatRequest) -> Result<Option<Format>, ApiError> {
-    match request.formats()? {
-        [Some(_), Some(_)] => Err(ApiError::field("structured_outputs", "response_format asks for a format already")),
-        [usual, other] => Ok(usual.or(other)),
-    }
 }
 
 /// All the ways in which clients ask for thinking; the narrower goes last.
@@ -144,6 +137,7 @@ fn reasoning_object(thinking: &mut Thinking, value: &Value, path: &str) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use martlet_session::Format;
     use martlet_session::ToolChoice;
     use serde_json::json;
 

@@ -54,11 +54,10 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
         let message = format!("{} prompts with {n} answers each; at most {most} answers are given", prompts.len());
         return Err(ApiError::field("prompt", message));
     }
-    let [usual, other] = request.formats()?;
     let options = TurnOptions {
         max_tokens: request.max_tokens.map_or(Some(MAX_TOKENS), |n| ask::most(Some(n))),
         logprobs: request.logprobs.map(|n| ask::top(Some(n), "logprobs")).transpose()?,
-        format: usual.or(other),
+        format: request.format()?,
         ..request.turn_options()?
     };
     Ok(Read {
@@ -131,6 +130,8 @@ mod tests {
         assert_eq!(param(json!({"suffix": "x"})), "suffix");
         assert_eq!(param(json!({"echo": true, "logprobs": 1})), "echo");
         assert_eq!(param(json!({"best_of": 3})), "best_of");
+        let both = json!({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}});
+        assert_eq!(param(both), "structured_outputs");
         assert_eq!(with(json!({})).unwrap().options.max_tokens, Some(16));
         assert_eq!(with(json!({"max_tokens": -1})).unwrap().options.max_tokens, None);
         assert_eq!(with(json!({"logprobs": 0})).unwrap().options.logprobs, Some(0));
