@@ -239,3 +239,24 @@ fn refusals_leave_no_doubt_about_the_next_request() {
     assert_eq!(wrong["error"]["code"], "method_not_allowed");
     is_well(&server);
 }
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let (_alone, server) = alone(Limits { connections: 2, ..Limits::default() });
+    let held: Vec<Client> = (0..2)
+        .map(|_| {
+            let mut client = server.client();
+            client.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            assert_eq!(client.response().status, 200);
+            client
+        })
+        .collect();
+    let refused = server.get("/health");
+    assert_eq!((refused.status, code(&refused).as_str()), (503, "too_many_connections"));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    drop(held);
+    while server.get("/health").status != 200 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    is_well(&server);
+}

@@ -83,7 +83,7 @@ impl Options {
 pub struct Limits {
     /// Turns that run or wait; more are refused with 429.
     pub requests: usize,
-    /// Connections at a time; more are closed as they come.
+    /// Connections at a time: 503 beyond.
     pub connections: usize,
     /// Bytes of one body: 413 beyond.
     pub body: usize,
