@@ -49,6 +49,7 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
             ..Sampling::default()
         },
         max_tokens: ask::most(request.max_tokens),
+        ignore_eos: request.ignore_eos.unwrap_or(false),
         stop: ask::stops(request.stop_sequences.as_ref(), "stop_sequences")?,
         format: format(&request)?,
         ..TurnOptions::default()

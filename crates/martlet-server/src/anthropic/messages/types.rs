@@ -47,6 +47,8 @@ pub struct MessagesRequest {
     pub container: Option<Value>,
     /// The same seed gives the same text.
     pub seed: Option<i64>,
+    /// Go on when the model ends its answer.
+    pub ignore_eos: Option<bool>,
 }
 
 /// The answer.
