@@ -156,6 +156,7 @@ async fn start(
 fn begin(app: &App, endpoint: &str, turns: Vec<(Prompt, TurnOptions)>) -> Result<Vec<Turn>, ApiError> {
     let start = |(prompt, mut options): (Prompt, TurnOptions)| {
         options.tokens |= app.tracer.is_some() || options.logprobs.is_some();
+        options.loop_guard = app.options.loop_guard;
         let begun = match app.session.start(&prompt, &options) {
             // Agents ask for as much as any model could say: what is left of the context is what they get.
             Err(SessionError::Refused(Refused::TooLong { prompt: tokens, context, .. })) if tokens < context => {
