@@ -85,12 +85,12 @@ fn generation(endpoint: &'static str, read: ReadJob) -> Route {
                 let body = reads.bodies.object(&mut body)?;
                 match resumed(&reads, &who, endpoint, &body)? {
                     Some(reader) => Ok(Asked::Again(reader)),
-                    None => read(&reads, &who, &body).map(Asked::New),
+                    None => read(&reads, &who, &body).map(|job| Asked::New(Box::new(job))),
                 }
             });
             match asked.await? {
                 Asked::Again(reader) => Ok(generate::stream_response(&app, style, reader)),
-                Asked::New(job) => generate::answer(&app, &caller, job).await,
+                Asked::New(job) => generate::answer(&app, &caller, *job).await,
             }
         };
         answer.await.unwrap_or_else(|e| e.response(style))
@@ -99,7 +99,7 @@ fn generation(endpoint: &'static str, read: ReadJob) -> Route {
 
 /// What a request to generate is.
 enum Asked {
-    New(Job),
+    New(Box<Job>),
     /// Goes on with a stream.
     Again(Reader),
 }
