@@ -100,7 +100,7 @@ fn what_is_no_request_is_a_400_that_says_so() {
         format!("{{\"messages\": {}}}", deep("[", "]")).into(),
         deep("{\"a\":", "}").into(),
         b"{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\xfe\"}]}".to_vec(),
-        b"{\"messages\": [{\"role\": \"user\", \"content\": \"\\ud800\"}]}".to_vec(),
+        b"{\"messages\": [{\"role\": \"user\", \"content\": \"\\ud80\"}]}".to_vec(),
         b"{\"messages\": [{\"role\": \"user\", \"con".to_vec(),
         b"{:".to_vec(),
         b"\0\0\0".to_vec(),
