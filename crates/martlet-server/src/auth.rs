@@ -53,6 +53,9 @@ impl Door {
     }
 
     fn host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+        if headers.get_all(header::HOST).iter().nth(1).is_some() {
+            return Err(ApiError::bad_request("host_twice", "there is more than one Host header"));
+        }
         if !self.check_host {
             return Ok(());
         }
@@ -165,7 +168,9 @@ mod tests {
     fn check(door: &Door, path: &str, headers: &[(&'static str, &str)]) -> Result<Client, &'static str> {
         let uri: Uri = path.parse().unwrap();
         let mut map = HeaderMap::new();
-        headers.iter().for_each(|(name, value)| drop(map.insert(*name, value.parse().unwrap())));
+        for (name, value) in headers {
+            map.append(*name, value.parse().unwrap());
+        }
         door.check(&uri, &map).map_err(|e| e.code)
     }
 
@@ -179,6 +184,7 @@ mod tests {
             assert_eq!(check(&door, "/v1/models", &[("host", host)]), Err("host_not_allowed"), "{host}");
         }
         assert_eq!(check(&door, "/health", &[]), Err("host_missing"));
+        assert_eq!(check(&door, "/health", &[("host", "localhost"), ("host", "evil.example")]), Err("host_twice"));
     }
 
     #[test]

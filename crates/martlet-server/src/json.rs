@@ -28,8 +28,8 @@ pub fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
 /// Some clients put it before their text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// JSON in which no `\uXXXX` is half a character: such halves become U+FFFD. Clients cut texts between two units of
-/// UTF-16, in the midst of an emoji say, and would lose the conversation over it. `None`: there are none.
+/// JSON in which no escape (`\u` and four digits) is half a character: such halves become U+FFFD. Clients cut texts between
+/// two units of UTF-16, in the midst of an emoji say, and would lose the conversation over it. `None`: there are none.
 fn whole_characters(json: &[u8]) -> Option<Vec<u8>> {
     let mut out: Option<Vec<u8>> = None;
     let mut at = 0;
@@ -48,7 +48,7 @@ fn whole_characters(json: &[u8]) -> Option<Vec<u8>> {
     out
 }
 
-/// The number of the escape `\uXXXX` that begins at `at`.
+/// The number of the escape, `\u` and four digits, that begins at `at`.
 fn unit(json: &[u8], at: usize) -> Option<u16> {
     let digits = json.get(at..at + 6)?.strip_prefix(b"\\u")?;
     let digits = std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;

@@ -93,7 +93,7 @@ pub struct Limits {
     pub body: usize,
     /// Bytes of all bodies that are being read, and of what they are read into: 503 beyond.
     pub bodies: usize,
-    /// Bytes of a request's head: 431 beyond.
+    /// Bytes of a request's head, about (what comes in the same read counts): 431 beyond.
     pub head: usize,
     /// For a request's head, also on a connection that is kept open.
     pub head_time: Duration,

@@ -1,6 +1,7 @@
 //! From a socket to requests: connections within limits, and an orderly end.
 
 use crate::app::{App, Made};
+use crate::error::{ApiError, Style};
 use crate::log::{Line, Logger};
 use crate::options::Options;
 use crate::routes::router;
@@ -8,6 +9,7 @@ use crate::script::{Script, ScriptError};
 use crate::stall::Stalling;
 use crate::trace::Tracer;
 use axum::Router;
+use axum::http::StatusCode;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -232,11 +234,13 @@ async fn connection(app: Arc<App>, router: Router, stream: TcpStream, stop: Stop
 
 /// Says that there are too many connections, whatever the client asks for.
 async fn refuse(stream: TcpStream) {
-    const BODY: &str = r#"{"error": {"type": "server_error", "code": "too_many_connections", "param": null, "message": "as many connections are open as may be"}}"#;
+    let message = "as many connections are open as may be";
+    let body = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message).body(Style::OpenAi);
+    let body = body.to_string();
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         retry-after: 1\r\nconnection: close\r\n\r\n{BODY}",
-        BODY.len()
+         retry-after: 1\r\nconnection: close\r\n\r\n{body}",
+        body.len()
     );
     let mut stream = Stalling::new(stream, Duration::from_secs(1));
     if stream.write_all(answer.as_bytes()).await.is_ok() {

@@ -139,8 +139,7 @@ fn reasoning_object(thinking: &mut Thinking, value: &Value, path: &str) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use martlet_session::Format;
-    use martlet_session::ToolChoice;
+    use martlet_session::{Format, ToolChoice};
     use serde_json::json;
 
     fn with(extra: Value) -> Result<Read, ApiError> {
