@@ -121,7 +121,7 @@ fn loaded_bytes(spec: &ModelSpec, checkpoint: &Checkpoint, drafts: bool) -> Resu
     for tensor in expected_tensors(spec, drafts) {
         bytes += match tensor.kind {
             Kind::Vector => 4 * tensor.shape.iter().product::<usize>() as u64,
-            Kind::Matrix | Kind::Experts => checkpoint.matrix(&tensor.name)?.bytes() as u64,
+            Kind::Matrix | Kind::Exact | Kind::Experts => checkpoint.matrix(&tensor.name)?.bytes() as u64,
         };
     }
     Ok(bytes)
