@@ -37,7 +37,8 @@ pub fn check_drafts(
         let mut checks = Vec::new();
         for norm_shift in shifts {
             checkpoint.set_mtp_norm_shift(norm_shift);
-            let reports = with_device(device, threads, Load::Map, Check { checkpoint: &checkpoint, device, prompt, tokens })?;
+            let reports =
+                with_device(device, threads, Load::Map, Check { checkpoint: &checkpoint, device, prompt, tokens })?;
             checks.extend(reports.into_iter().map(|report| DraftCheck { norm_shift, report }));
         }
         checks.sort_by_key(|c| std::cmp::Reverse(c.report.accepted));

@@ -106,8 +106,7 @@ impl Terminal {
         if !self.live || self.quiet {
             return Progress(None);
         }
-        let style = ProgressStyle::with_template(template)
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
         Progress(Some(bar.with_style(style).with_message(what)))
     }

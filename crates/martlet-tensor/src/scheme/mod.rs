@@ -235,7 +235,9 @@ mod tests {
         for scheme in all {
             assert_eq!(scheme.to_string().parse(), Ok(scheme));
         }
-        for text in ["", "affine7 g64 bf16", "affine4 g48 bf16", "affine4 g64", "affine4 64 bf16", "fp8 128x128 u8", "f64"] {
+        for text in
+            ["", "affine7 g64 bf16", "affine4 g48 bf16", "affine4 g64", "affine4 64 bf16", "fp8 128x128 u8", "f64"]
+        {
             assert!(text.parse::<Scheme>().unwrap_err().contains(text), "{text}");
         }
     }

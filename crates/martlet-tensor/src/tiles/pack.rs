@@ -119,4 +119,3 @@ fn pack_scale(scales: Scales, row: &Row<'_>, k: usize, lane: usize, bytes: &mut 
         }
     }
 }
-

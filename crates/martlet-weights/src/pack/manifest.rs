@@ -234,7 +234,10 @@ impl Manifest {
         let digests = self.weights.bytes.div_ceil(CHUNK);
         if self.weights.blake3.len() as u64 != digests {
             let (found, bytes) = (self.weights.blake3.len(), self.weights.bytes);
-            return Err(("weights.blake3".into(), format!("has {found} digests, expected {digests} for {bytes} bytes")));
+            return Err((
+                "weights.blake3".into(),
+                format!("has {found} digests, expected {digests} for {bytes} bytes"),
+            ));
         }
         let mut names = BTreeSet::new();
         for (i, t) in self.tensors.iter().enumerate() {
@@ -298,7 +301,8 @@ impl Stack {
     fn check(&self, file: u64) -> Result<(), Wrong> {
         let count = self.xxh3.len();
         if count == 0 || self.blake3.len() != count {
-            let text = format!("are {}, and checksums {count}: one of each for each expert is expected", self.blake3.len());
+            let text =
+                format!("are {}, and checksums {count}: one of each for each expert is expected", self.blake3.len());
             return Err(("blake3".into(), text));
         }
         if self.bytes == 0 || self.bytes > self.stride || !self.stride.is_multiple_of(BLOB_ALIGN) {

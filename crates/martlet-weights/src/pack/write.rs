@@ -111,7 +111,17 @@ impl Plan {
         let (offset, stride) = (self.manifest.experts_bytes, bytes.next_multiple_of(BLOB_ALIGN));
         let (xxh3, blake3) = (Vec::new(), Vec::new());
         self.manifest.experts_bytes += stride * count as u64;
-        self.manifest.experts.push(Stack { name: name.to_string(), offset, stride, bytes, gate, up, down, xxh3, blake3 });
+        self.manifest.experts.push(Stack {
+            name: name.to_string(),
+            offset,
+            stride,
+            bytes,
+            gate,
+            up,
+            down,
+            xxh3,
+            blake3,
+        });
         self.counts.push(count);
         Ok(())
     }
@@ -134,7 +144,8 @@ fn origin(src: &Checkpoint) -> Origin {
 /// The commit of a checkpoint that the hub's own tools fetched: into their cache (`.../snapshots/COMMIT`), or into a
 /// folder (`.cache/huggingface/download/*.metadata`, the commit on its first line).
 fn revision(dir: &Path) -> Option<String> {
-    let commit = |text: &str| (text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())).then(|| text.to_string());
+    let commit =
+        |text: &str| (text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())).then(|| text.to_string());
     let snapshots = dir.parent().and_then(Path::file_name).is_some_and(|name| name == "snapshots");
     if snapshots && let Some(found) = dir.file_name().and_then(|name| commit(&name.to_string_lossy())) {
         return Some(found);
