@@ -184,6 +184,9 @@ impl<'a> Matrix<'a> {
     pub fn slice(&self, range: Range<usize>) -> Matrix<'a> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let (mut starts, mut rows) = (Vec::new(), 0);
+        // Parts outside the range are not looked at: a stack of experts has many, and is cut into as many slices.
+        let first = self.starts.partition_point(|&s| s <= range.start).saturating_sub(1);
+        let last = self.starts.partition_point(|&s| s < range.end).max(first);
         // The rows of a part that has `len` from `start` on.
         let mut cut = |start: usize, len: usize| {
             let (a, b) = (range.start.max(start), range.end.min(start + len));
@@ -195,12 +198,12 @@ impl<'a> Matrix<'a> {
         };
         let parts = match &self.parts {
             Parts::Rows(parts) => {
-                let all = parts.iter().zip(&self.starts);
+                let all = parts[first..last].iter().zip(&self.starts[first..last]);
                 let some = |(p, &s): (&Part<'a>, &usize)| Some(p.slice(self.scheme, self.cols, cut(s, p.rows)?));
                 Parts::Rows(all.filter_map(some).collect())
             }
             Parts::Tiles(tiles) => {
-                let all = tiles.iter().zip(&self.starts);
+                let all = tiles[first..last].iter().zip(&self.starts[first..last]);
                 let some = |(t, &s): (&Tiles, &usize)| Some(t.slice(cut(s, t.layout().rows)?));
                 Parts::Tiles(all.filter_map(some).collect())
             }

@@ -296,11 +296,12 @@ impl Checkpoint {
         }
     }
 
-    /// Scheme, columns and stored bytes of a canonical tensor, without rewriting what is rewritten when it is used.
+    /// Scheme, columns and stored bytes of a canonical tensor, without rewriting what is rewritten when it is used, and
+    /// without joining a pack's experts.
     pub(crate) fn describe(&self, name: &str) -> Result<Described, WeightsError> {
         let entry = self.entry(name)?;
         let mut modules = entry.pieces.iter().map(|p| &self.modules[p.module]);
-        let first = modules.clone().find(|m| m.repack.is_some());
+        let first = modules.clone().find(|m| m.repack.is_some() || m.tiles.is_some());
         let Some((first, scheme)) = first.and_then(|m| Some((m, m.scheme?))) else {
             let matrix = self.stored(name)?;
             return Ok(Described { scheme: matrix.scheme(), bytes: matrix.bytes() as u64 });

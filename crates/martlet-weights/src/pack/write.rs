@@ -47,10 +47,11 @@ impl Plan {
                 Kind::Matrix => plan.tensor(src, &e.name, Form::Tiles)?,
                 Kind::Exact => plan.tensor(src, &e.name, Form::Exact)?,
                 // The gate stands for all three.
-                Kind::Experts => match e.name.strip_suffix(".gate_proj.weight") {
-                    Some(stack) => plan.stack(src, stack)?,
-                    None => {}
-                },
+                Kind::Experts => {
+                    if let Some(stack) = e.name.strip_suffix(".gate_proj.weight") {
+                        plan.stack(src, stack)?;
+                    }
+                }
             }
         }
         let known: std::collections::BTreeSet<&str> = expected.iter().map(|e| e.name.as_str()).collect();
