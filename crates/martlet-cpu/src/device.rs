@@ -32,6 +32,7 @@ pub struct CpuOptions {
 
 /// The CPU device.
 pub struct Cpu {
+    copy: bool,
     pool: Pool,
     kernels: KernelSet,
     scratch: Scratch,
@@ -43,7 +44,7 @@ pub struct Cpu {
 pub struct Matrix(Weights);
 
 impl Matrix {
-    /// Bytes in memory.
+    /// Bytes of memory of its own; none for weights in a mapped file.
     pub fn bytes(&self) -> usize {
         self.0.bytes()
     }
@@ -72,7 +73,14 @@ impl Cpu {
         }
         let pool = Pool::new(threads).map_err(|e| failed(format!("to start {threads} threads: {e}")))?;
         let (scratch, route_scratch) = (Scratch::default(), route::Scratch::default());
-        Ok(Cpu { pool, kernels: KernelSet::new(isa), scratch, route_scratch, attention: Attention::default() })
+        let (kernels, attention) = (KernelSet::new(isa), Attention::default());
+        Ok(Cpu { copy: false, pool, kernels, scratch, route_scratch, attention })
+    }
+
+    /// With `copy`, weights that a mapped file holds in tiles are copied into memory (in huge pages where the system has
+    /// them), instead of being read there. It can not change a result.
+    pub fn with_copied_weights(self, copy: bool) -> Cpu {
+        Cpu { copy, ..self }
     }
 
     pub fn threads(&self) -> usize {
@@ -116,7 +124,7 @@ impl Device for Cpu {
     }
 
     fn matrix(&self, m: &Stored<'_>, exact: bool) -> Result<Matrix, DeviceError> {
-        Ok(Matrix(Weights::pack(m, exact, &self.pool)?))
+        Ok(Matrix(Weights::load(m, exact, self.copy, &self.pool)?))
     }
 
     fn vector(&self, values: &[f32]) -> Result<Vector, DeviceError> {
@@ -135,7 +143,7 @@ impl Device for Cpu {
         up: &Stored<'_>,
         down: &Stored<'_>,
     ) -> Result<(), DeviceError> {
-        experts.load(&self.pool, slot, [gate, up, down])
+        experts.load(&self.pool, self.copy, slot, [gate, up, down])
     }
 
     fn buffer(&self, rows: usize, cols: usize) -> Result<Buffer, DeviceError> {

@@ -1,7 +1,7 @@
 //! Virtual vectors of 16 f32 lanes. They fix the bits of every sum on this device: plain Rust never contracts or
 //! reorders float operations, so whatever the compiler makes of these loops, on any instruction set, is the same sum.
 
-pub const LANES: usize = 16;
+pub use martlet_tensor::tiles::LANES;
 
 /// One virtual vector.
 pub type Lanes = [f32; LANES];

@@ -183,6 +183,7 @@ impl Experts {
     pub(crate) fn load(
         &mut self,
         pool: &Pool,
+        copy: bool,
         slot: usize,
         [gate, up, down]: [&Matrix<'_>; 3],
     ) -> Result<(), DeviceError> {
@@ -198,8 +199,8 @@ impl Experts {
         let Some(place) = self.slots.get_mut(slot) else {
             return Err(failed(format!("load an expert into slot {slot} of {slots}")));
         };
-        let pack = |m| Weights::pack(m, false, pool);
-        *place = Some(Expert { gate: pack(gate)?, up: pack(up)?, down: pack(down)? });
+        let load = |m| Weights::load(m, false, copy, pool);
+        *place = Some(Expert { gate: load(gate)?, up: load(up)?, down: load(down)? });
         Ok(())
     }
 

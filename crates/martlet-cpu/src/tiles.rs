@@ -1,91 +1,16 @@
-//! Weights as the kernels read them: tiles of 16 outputs, packed once when a matrix is loaded, still quantised.
-//!
-//! Integer codes: a tile is 16 outputs x 64 K. First the codes, then the scales of the tile's groups:
-//!
-//! ```text
-//! 4 bits: 8 lines of 64 bytes; byte 4 l + j of line p: low nibble  = code[output l][k = 8 p + j]
-//!                                                     high nibble = code[output l][k = 8 p + 4 + j]
-//! 8 bits: 16 lines;            byte 4 l + j of line p = code[output l][k = 4 p + j]
-//! scales, for each group of the tile (16, 32 or 64 along K), 16 outputs of: see `Scales`
-//! ```
-//!
-//! So a line (or its nibbles) is one operand of the 8-bit dot-product instructions, with a 32-bit lane for each output.
-//! Codes of 1 to 3 bits take 4 bits, codes of 5 and 6 bits take 8. Groups of 128 repeat their scale. Tiles follow each
-//! other along K, then along N. K is filled up with code 0 and scale 0, N with outputs of zeros.
-//!
-//! Floats: for each 16 outputs, [K][16] values in their own type. Eight-bit floats (E4M3) are followed by their scales,
-//! f32 [ceil(K / group)][16].
+//! Weights in memory, in the tiles of [`martlet_tensor::tiles`]: packed once when a matrix is loaded, or used where a
+//! mapped file holds them.
 #![allow(unsafe_code)]
 
-use crate::lanes::{LANES, widen_bf16, widen_f16};
+use crate::lanes::LANES;
 use crate::pool::Pool;
 use martlet_device::DeviceError;
 use martlet_io::Arena;
-use martlet_tensor::scheme::{FP8_BLOCK, fp};
-use martlet_tensor::{Float, Matrix, Row, Scheme};
+use martlet_tensor::{Matrix, Shared};
+use std::ops::Deref;
 
-/// Inputs (K) of one tile of integer codes.
-pub const TILE_K: usize = 64;
-/// One cache line.
-pub const LINE: usize = 64;
-
-/// What a tile holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Integer codes with their scales.
-    Codes(Codes, Scales),
-    Floats(Float),
-    /// E4M3 codes, an f32 scale for each 16 outputs and `group` inputs.
-    E4m3 {
-        group: usize,
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Codes {
-    /// Unsigned, 4 bits.
-    U4,
-    /// Unsigned, 8 bits.
-    U8,
-    /// E2M1, 4 bits; a code counts as the integer that is twice its value.
-    E2m1,
-}
-
-/// Scales of 16 outputs in one group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scales {
-    /// u32: bf16 scale in the high half, bf16 bias in the low half.
-    Bf16Pair,
-    /// u32: f16 scale, f16 bias.
-    F16Pair,
-    /// f32 [16] scales, f32 [16] biases.
-    F32Pair,
-    /// bf16: a power of two, halved because codes count double.
-    Bf16,
-    /// f16: an E4M3 scale, halved; times the f32 factor of its output.
-    F16Factor,
-}
-
-impl Codes {
-    /// Bytes of the codes of one tile.
-    pub fn bytes(self) -> usize {
-        match self {
-            Codes::U4 | Codes::E2m1 => 8 * LINE,
-            Codes::U8 => 16 * LINE,
-        }
-    }
-}
-
-impl Scales {
-    /// Bytes of 16 outputs.
-    pub fn bytes(self) -> usize {
-        match self {
-            Scales::Bf16Pair | Scales::F16Pair => 64,
-            Scales::F32Pair => 128,
-            Scales::Bf16 | Scales::F16Factor => 32,
-        }
-    }
-}
+pub use martlet_tensor::tiles::{Codes, Kind, LINE, Scales, TILE_K};
+use martlet_tensor::tiles::{Layout, Tiles};
 
 /// A matrix [rows, cols] in tiles.
 pub struct Weights {
@@ -96,11 +21,29 @@ pub struct Weights {
     pub group: usize,
     /// Inputs that share a scale of the activations: 32 or 64.
     pub act_group: usize,
-    bytes: Arena,
-    /// Bytes of 16 outputs.
-    strip: usize,
+    layout: Layout,
+    bytes: Bytes,
     /// A factor for each output ([`Scales::F16Factor`]; empty elsewhere).
     factors: Vec<f32>,
+}
+
+/// Strips, at an address that is a multiple of [`LINE`].
+enum Bytes {
+    Owned(Arena),
+    /// In somebody else's memory: a mapped file.
+    Shared(Shared),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Owned(arena) => arena,
+            Bytes::Shared(shared) => shared,
+        }
+    }
 }
 
 /// `len` copies of `value`, or the error that says there is no memory for them. Zeros come from the system as they are
@@ -113,59 +56,54 @@ pub fn allocate<T: Copy>(what: &'static str, len: usize, value: T) -> Result<Vec
     Ok(vec![value; len])
 }
 
+fn arena(bytes: usize) -> Result<Arena, DeviceError> {
+    Arena::new(bytes).map_err(|_| DeviceError::Memory { device: crate::NAME, what: "weights", bytes })
+}
+
 impl Weights {
-    /// Packs `m`, on all threads. With `exact` the weights become plain floats, so that activations stay f32 too.
-    pub fn pack(m: &Matrix<'_>, exact: bool, pool: &Pool) -> Result<Weights, DeviceError> {
-        let (kind, group) = layout(m.scheme(), exact);
-        let strip = strip_bytes(kind, group, m.cols());
-        let strips = m.rows().div_ceil(LANES);
-        let bytes = strips.saturating_mul(strip);
-        let no_memory = |_| DeviceError::Memory { device: crate::NAME, what: "weights", bytes };
-        let mut w = Weights {
-            rows: m.rows(),
-            cols: m.cols(),
-            kind,
-            group,
-            act_group: m.scheme().activation_group(),
-            bytes: Arena::new(bytes).map_err(no_memory)?,
-            strip,
-            factors: Vec::new(),
+    /// Takes `m`, on all threads: packs it, or uses the tiles in which it lies already, without a copy unless `copy` asks
+    /// for one. With `exact` the weights become plain floats, so that activations stay f32 too.
+    pub fn load(m: &Matrix<'_>, exact: bool, copy: bool, pool: &Pool) -> Result<Weights, DeviceError> {
+        let no_memory = DeviceError::Memory { device: crate::NAME, what: "weights", bytes: usize::MAX };
+        let layout = Layout::new(m.scheme(), exact, m.rows(), m.cols()).ok_or(no_memory)?;
+        let (bytes, factors) = match m.tiles() {
+            Some(tiles) => stored(tiles, layout, copy, pool)?,
+            None => {
+                let mut bytes = arena(layout.tile_bytes())?;
+                pool.chunks(&mut bytes, layout.strip_bytes(), LANES * m.cols(), |i, strip| layout.pack(m, i, strip));
+                (Bytes::Owned(bytes), layout.pack_factors(m))
+            }
         };
-        if kind == Kind::Codes(Codes::E2m1, Scales::F16Factor) {
-            w.factors = allocate("weights", strips * LANES, 0.0)?;
-            for (r, factor) in w.factors.iter_mut().take(m.rows()).enumerate() {
-                *factor = m.row(r).global;
-            }
-        }
-        pool.chunks(&mut w.bytes, strip.max(1), LANES * m.cols(), |i, strip| {
-            for r in i * LANES..m.rows().min((i + 1) * LANES) {
-                pack_row(kind, group, &m.row(r), r % LANES, m.cols(), strip);
-            }
-        });
-        Ok(w)
+        let Layout { rows, cols, kind, group, .. } = layout;
+        Ok(Weights { rows, cols, kind, group, act_group: m.scheme().activation_group(), layout, bytes, factors })
     }
 
     /// Strips of 16 outputs.
     pub fn strips(&self) -> usize {
-        self.rows.div_ceil(LANES)
+        self.layout.strips()
     }
 
-    /// Bytes in memory.
+    /// Bytes of memory of its own; none for tiles in a mapped file.
     pub fn bytes(&self) -> usize {
-        self.bytes.len() + 4 * self.factors.len()
+        let strips = match &self.bytes {
+            Bytes::Owned(arena) => arena.len(),
+            Bytes::Shared(_) => 0,
+        };
+        strips + 4 * self.factors.len()
     }
 
     /// All tiles of the outputs 16 i to 16 i + 15.
     #[inline(always)]
     pub fn strip(&self, i: usize) -> &[u8] {
-        &self.bytes[i * self.strip..(i + 1) * self.strip]
+        let strip = self.layout.strip_bytes();
+        &self.bytes[i * strip..(i + 1) * strip]
     }
 
     /// The same as little-endian words.
     #[inline(always)]
     pub fn words(&self, i: usize) -> &[[u32; LANES]] {
         let bytes = self.strip(i);
-        // SAFETY: strips are whole lines in memory that is aligned to a page; any 64 bytes are 16 words.
+        // SAFETY: strips are whole lines in memory that is aligned to a line ([`Bytes`]); any 64 bytes are 16 words.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / LINE) }
     }
 
@@ -179,190 +117,51 @@ impl Weights {
         f
     }
 
-    /// Integer code of (output, k), for the kinds that have them.
-    pub fn code(&self, n: usize, k: usize) -> i32 {
-        let Kind::Codes(codes, scales) = self.kind else { return 0 };
-        let tile = codes.bytes() + TILE_K / self.group * scales.bytes();
-        let (at, k, lane) = (k / TILE_K * tile, k % TILE_K, n % LANES);
-        let tile = &self.strip(n / LANES)[at..];
-        let nibble = || (tile[k / 8 * LINE + 4 * lane + k % 4] >> (k & 4)) & 15;
-        match codes {
-            Codes::U4 => i32::from(nibble()),
-            Codes::E2m1 => i32::from(fp::e2m1_halves(nibble())),
-            Codes::U8 => i32::from(tile[k / 4 * LINE + 4 * lane + k % 4]),
-        }
-    }
-
-    /// Scale and bias of (output, k); for floats that have none, 1 and 0.
-    pub fn scale(&self, n: usize, k: usize) -> (f32, f32) {
+    /// Output `n` in f32, equal to what the scheme's own decoder gives.
+    #[inline(always)]
+    pub fn row(&self, n: usize, y: &mut [f32]) {
         let (strip, lane) = (self.strip(n / LANES), n % LANES);
-        let word = |at: usize| u32::from_le_bytes([strip[at], strip[at + 1], strip[at + 2], strip[at + 3]]);
-        let half = |at: usize| u16::from_le_bytes([strip[at], strip[at + 1]]);
-        match self.kind {
-            Kind::Floats(_) => (1.0, 0.0),
-            Kind::E4m3 { group } => {
-                let at = self.cols * LANES + 4 * (k / group * LANES + lane);
-                (f32::from_bits(word(at)), 0.0)
-            }
-            Kind::Codes(codes, scales) => {
-                let groups = TILE_K / self.group;
-                let tile = k / TILE_K * (codes.bytes() + groups * scales.bytes());
-                let at = tile + codes.bytes() + k % TILE_K / self.group * scales.bytes();
-                match scales {
-                    Scales::Bf16Pair => {
-                        (widen_bf16((word(at + 4 * lane) >> 16) as u16), widen_bf16(half(at + 4 * lane)))
-                    }
-                    Scales::F16Pair => (widen_f16((word(at + 4 * lane) >> 16) as u16), widen_f16(half(at + 4 * lane))),
-                    Scales::F32Pair => (f32::from_bits(word(at + 4 * lane)), f32::from_bits(word(at + 64 + 4 * lane))),
-                    Scales::Bf16 => (widen_bf16(half(at + 2 * lane)), 0.0),
-                    Scales::F16Factor => (widen_f16(half(at + 2 * lane)) * self.factors(n / LANES)[lane], 0.0),
-                }
-            }
+        let factor = self.factors(n / LANES)[lane];
+        for (k, y) in y.iter_mut().enumerate() {
+            *y = self.layout.value(strip, factor, lane, k);
         }
     }
+}
 
-    /// The weight of (output, k) as f32, equal to what the scheme's own decoder gives.
+/// The strips and factors of a matrix that lies in tiles.
+fn stored(tiles: &[Tiles], layout: Layout, copy: bool, pool: &Pool) -> Result<(Bytes, Vec<f32>), DeviceError> {
+    let [tiles] = tiles else {
+        let text = format!("use a matrix of {} rows that lies in {} parts", layout.rows, tiles.len());
+        return Err(crate::buffer::unsupported(text));
+    };
+    if tiles.layout() != layout {
+        let (found, wanted) = (tiles.layout(), layout);
+        return Err(crate::buffer::unsupported(format!("use tiles of {found:?}, expected {wanted:?}; pack again")));
+    }
+    let strips = tiles.strips();
+    if !copy && strips.as_ptr().align_offset(LINE) == 0 {
+        return Ok((Bytes::Shared(strips.clone()), tiles.factors()));
+    }
+    let mut bytes = arena(strips.len())?;
+    let strip = layout.strip_bytes();
+    pool.chunks(&mut bytes, strip, strip, |i, to| to.copy_from_slice(&strips[i * strip..(i + 1) * strip]));
+    Ok((Bytes::Owned(bytes), tiles.factors()))
+}
+
+#[cfg(test)]
+impl Weights {
+    /// Integer code of (output, k).
+    pub fn code(&self, n: usize, k: usize) -> i32 {
+        self.layout.code(self.strip(n / LANES), n % LANES, k)
+    }
+
+    /// Scale and bias of (output, k).
+    pub fn scale(&self, n: usize, k: usize) -> (f32, f32) {
+        self.layout.scale(self.strip(n / LANES), self.factors(n / LANES)[n % LANES], n % LANES, k)
+    }
+
     pub fn value(&self, n: usize, k: usize) -> f32 {
-        let (strip, at) = (self.strip(n / LANES), k * LANES + n % LANES);
-        match self.kind {
-            Kind::Floats(float) => float.get(strip, at),
-            Kind::E4m3 { .. } => fp::e4m3(strip[at]) * self.scale(n, k).0,
-            Kind::Codes(codes, _) => {
-                let (s, b) = self.scale(n, k);
-                match codes {
-                    Codes::U4 | Codes::U8 => s.mul_add(self.code(n, k) as f32, b),
-                    Codes::E2m1 => s * self.code(n, k) as f32,
-                }
-            }
-        }
-    }
-}
-
-/// The tiles of a scheme, and the group of its exact integer sums.
-fn layout(scheme: Scheme, exact: bool) -> (Kind, usize) {
-    let pair = |scale| match scale {
-        Float::F32 => Scales::F32Pair,
-        Float::F16 => Scales::F16Pair,
-        Float::Bf16 => Scales::Bf16Pair,
-    };
-    match scheme {
-        Scheme::Dense(float) => (Kind::Floats(float), TILE_K),
-        _ if exact => (Kind::Floats(Float::F32), TILE_K),
-        Scheme::Fp8Block { .. } => (Kind::E4m3 { group: FP8_BLOCK }, TILE_K),
-        Scheme::Mxfp8 => (Kind::E4m3 { group: 32 }, TILE_K),
-        Scheme::Affine { bits, group, scale } => {
-            let codes = if bits <= 4 { Codes::U4 } else { Codes::U8 };
-            (Kind::Codes(codes, pair(scale)), (group as usize).min(TILE_K))
-        }
-        Scheme::Mxfp4 => (Kind::Codes(Codes::E2m1, Scales::Bf16), 32),
-        Scheme::Nvfp4 => (Kind::Codes(Codes::E2m1, Scales::F16Factor), 16),
-    }
-}
-
-/// Bytes of 16 outputs with all their inputs, in whole lines.
-fn strip_bytes(kind: Kind, group: usize, cols: usize) -> usize {
-    let bytes = match kind {
-        Kind::Codes(codes, scales) => cols.div_ceil(TILE_K) * (codes.bytes() + TILE_K / group * scales.bytes()),
-        Kind::Floats(float) => cols * LANES * float.size(),
-        Kind::E4m3 { group } => cols * LANES + cols.div_ceil(group) * 4 * LANES,
-    };
-    bytes.next_multiple_of(LINE)
-}
-
-/// Writes one row into lane `lane` of its strip, which holds zeros.
-fn pack_row(kind: Kind, group: usize, row: &Row<'_>, lane: usize, cols: usize, strip: &mut [u8]) {
-    match kind {
-        Kind::Floats(float) if row.scheme == Scheme::Dense(float) => {
-            let size = float.size();
-            for (k, value) in row.codes.chunks_exact(size).enumerate() {
-                strip[(k * LANES + lane) * size..][..size].copy_from_slice(value);
-            }
-        }
-        Kind::Floats(_) => {
-            let mut values = vec![0.0; cols];
-            row.dequantise(&mut values);
-            for (k, value) in values.iter().enumerate() {
-                strip[(k * LANES + lane) * 4..][..4].copy_from_slice(&value.to_le_bytes());
-            }
-        }
-        Kind::E4m3 { group } => {
-            for (k, code) in row.codes.iter().enumerate() {
-                strip[k * LANES + lane] = *code;
-            }
-            for g in 0..cols.div_ceil(group) {
-                let s = match row.scheme {
-                    Scheme::Fp8Block { scale } => scale.get(row.scales, g),
-                    _ => fp::e8m0(row.scales[g]),
-                };
-                strip[cols * LANES + 4 * (g * LANES + lane)..][..4].copy_from_slice(&s.to_le_bytes());
-            }
-        }
-        Kind::Codes(codes, scales) => {
-            let stride = codes.bytes() + TILE_K / group * scales.bytes();
-            for (t, tile) in strip.chunks_exact_mut(stride).enumerate() {
-                let k0 = t * TILE_K;
-                pack_codes(codes, row, k0, cols.min(k0 + TILE_K), lane, tile);
-                let groups = tile[codes.bytes()..].chunks_exact_mut(scales.bytes()).enumerate();
-                for (g, bytes) in groups.take_while(|(g, _)| k0 + g * group < cols) {
-                    pack_scale(scales, row, k0 + g * group, lane, bytes);
-                }
-            }
-        }
-    }
-}
-
-fn pack_codes(codes: Codes, row: &Row<'_>, from: usize, to: usize, lane: usize, tile: &mut [u8]) {
-    let whole_bytes = row.scheme.bits() == 4 && to - from == TILE_K;
-    match codes {
-        // The common case, eight codes (4 bytes) of the source at a time.
-        Codes::U4 | Codes::E2m1 if whole_bytes => {
-            for (p, four) in row.codes[from / 2..to / 2].chunks_exact(4).enumerate() {
-                let line = &mut tile[p * LINE + 4 * lane..][..4];
-                for j in 0..4 {
-                    let (low, high) = (four[j / 2] >> (4 * (j % 2)) & 15, four[2 + j / 2] >> (4 * (j % 2)) & 15);
-                    line[j] = low | high << 4;
-                }
-            }
-        }
-        Codes::U4 | Codes::E2m1 => {
-            for k in from..to {
-                let i = k - from;
-                tile[i / 8 * LINE + 4 * lane + i % 4] |= row.code(k) << (i & 4);
-            }
-        }
-        Codes::U8 => {
-            let bytes = row.scheme.bits() == 8;
-            for k in from..to {
-                let i = k - from;
-                tile[i / 4 * LINE + 4 * lane + i % 4] = if bytes { row.codes[k] } else { row.code(k) };
-            }
-        }
-    }
-}
-
-/// Scale (and bias) of the group that holds input `k`.
-fn pack_scale(scales: Scales, row: &Row<'_>, k: usize, lane: usize, bytes: &mut [u8]) {
-    let g = k / row.scheme.group(0).max(1);
-    match (scales, row.scheme) {
-        (Scales::F32Pair, _) => {
-            bytes[4 * lane..][..4].copy_from_slice(&row.scales[4 * g..4 * g + 4]);
-            bytes[64 + 4 * lane..][..4].copy_from_slice(&row.biases[4 * g..4 * g + 4]);
-        }
-        (Scales::Bf16Pair | Scales::F16Pair, _) => {
-            bytes[4 * lane..][..2].copy_from_slice(&row.biases[2 * g..2 * g + 2]);
-            bytes[4 * lane + 2..][..2].copy_from_slice(&row.scales[2 * g..2 * g + 2]);
-        }
-        // 2^(e - 128) as bf16: all its values are exact there, subnormal ones included.
-        (Scales::Bf16, _) => {
-            let half = fp::e8m0(row.scales[g]) * 0.5;
-            bytes[2 * lane..][..2].copy_from_slice(&((half.to_bits() >> 16) as u16).to_le_bytes());
-        }
-        // Half of any E4M3 value is exact in f16.
-        (Scales::F16Factor, _) => {
-            let mut half = Vec::with_capacity(2);
-            Float::F16.put(fp::e4m3(row.scales[g]) * 0.5, &mut half);
-            bytes[2 * lane..][..2].copy_from_slice(&half);
-        }
+        self.layout.value(self.strip(n / LANES), self.factors(n / LANES)[n % LANES], n % LANES, k)
     }
 }
 
@@ -379,6 +178,29 @@ pub mod tests {
         assert!(zeros[zeros.len() - 1] == 0 && resident() < before + (512 << 20));
     }
 
+    /// The same matrix as a pack has it, mapped at a good or a bad address.
+    fn tiles_are_used_in_place_or_copied(w: &Weights, m: &Matrix<'_>, exact: bool, pool: &Pool) {
+        let factors: Vec<u8> = w.factors.iter().flat_map(|f| f.to_le_bytes()).collect();
+        for shift in [0, 4] {
+            // Twice the alignment: the allocator's addresses are multiples of 16.
+            let mut memory = vec![0u8; w.bytes.len() + factors.len() + 2 * LINE];
+            let start = memory.as_ptr().align_offset(LINE) + shift;
+            memory[start..][..w.bytes.len()].copy_from_slice(&w.bytes);
+            memory[start + w.bytes.len()..][..factors.len()].copy_from_slice(&factors);
+            let all = Shared::new(std::sync::Arc::new(memory));
+            let bytes = all.part(start..start + w.layout.bytes()).unwrap();
+            let tiled = Matrix::tiled(m.scheme(), Tiles::new(w.layout, &bytes).unwrap());
+            assert!(tiled.dequantise().iter().zip(m.dequantise()).all(|(a, b)| a.to_bits() == b.to_bits()));
+            for copy in [false, true] {
+                let again = Weights::load(&tiled, exact, copy, pool).unwrap();
+                assert!(again.bytes[..] == w.bytes[..] && again.factors == w.factors);
+                assert_eq!(matches!(again.bytes, Bytes::Shared(_)), !copy && shift == 0);
+            }
+            let dense = matches!(m.scheme(), martlet_tensor::Scheme::Dense(_));
+            assert_eq!(Weights::load(&tiled, !exact, false, pool).is_ok(), dense, "tiles of the other kind");
+        }
+    }
+
     #[test]
     fn packed_weights_are_the_stored_ones() {
         let pool = Pool::new(2).unwrap();
@@ -390,11 +212,12 @@ pub mod tests {
                 let stored = random_matrix(&mut Random::new(cols as u64), scheme, rows, cols);
                 let want = stored.view().dequantise();
                 for exact in [false, true] {
-                    let w = Weights::pack(&stored.view(), exact, &pool).unwrap();
+                    let w = Weights::load(&stored.view(), exact, false, &pool).unwrap();
                     for (i, want) in want.iter().enumerate() {
                         let got = w.value(i / cols, i % cols);
                         assert_eq!(got.to_bits(), want.to_bits(), "{scheme} {rows}x{cols} at {i}: {got} {want}");
                     }
+                    tiles_are_used_in_place_or_copied(&w, &stored.view(), exact, &pool);
                 }
             }
         }

@@ -59,6 +59,13 @@ impl Map {
     }
 }
 
+/// The whole file.
+impl AsRef<[u8]> for Map {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
 #[allow(unsafe_code)]
 fn map_file(file: &File) -> io::Result<memmap2::Mmap> {
     // SAFETY: the map is read-only and private to this process. Another process could still change or cut the file

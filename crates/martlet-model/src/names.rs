@@ -59,8 +59,8 @@ fn layer_tensors(list: &mut Vec<Expected>, prefix: &str, hidden: usize, layer: &
             let values = g.value_heads * g.value_dim;
             add("linear_attn.in_proj_qkv.weight", &[g.channels(), hidden], Kind::Matrix, every);
             add("linear_attn.in_proj_z.weight", &[values, hidden], Kind::Matrix, every);
-            add("linear_attn.in_proj_b.weight", &[g.value_heads, hidden], Kind::Matrix, every);
-            add("linear_attn.in_proj_a.weight", &[g.value_heads, hidden], Kind::Matrix, every);
+            add("linear_attn.in_proj_b.weight", &[g.value_heads, hidden], Kind::Exact, every);
+            add("linear_attn.in_proj_a.weight", &[g.value_heads, hidden], Kind::Exact, every);
             add("linear_attn.conv1d.weight", &[g.channels(), g.taps], Kind::Vector, every);
             add("linear_attn.A_log", &[g.value_heads], Kind::Vector, every);
             add("linear_attn.dt_bias", &[g.value_heads], Kind::Vector, every);
@@ -77,14 +77,14 @@ fn layer_tensors(list: &mut Vec<Expected>, prefix: &str, hidden: usize, layer: &
         }
         MlpSpec::Experts { route, width, shared } => {
             let (e, read) = (route.experts, Read::Chosen { k: route.chosen, of: route.experts });
-            add("mlp.gate.weight", &[e, hidden], Kind::Matrix, every);
+            add("mlp.gate.weight", &[e, hidden], Kind::Exact, every);
             add("mlp.experts.gate_proj.weight", &[e, width, hidden], Kind::Experts, read);
             add("mlp.experts.up_proj.weight", &[e, width, hidden], Kind::Experts, read);
             add("mlp.experts.down_proj.weight", &[e, hidden, width], Kind::Experts, read);
             add("mlp.shared_expert.gate_proj.weight", &[shared, hidden], Kind::Matrix, every);
             add("mlp.shared_expert.up_proj.weight", &[shared, hidden], Kind::Matrix, every);
             add("mlp.shared_expert.down_proj.weight", &[hidden, shared], Kind::Matrix, every);
-            add("mlp.shared_expert_gate.weight", &[1, hidden], Kind::Matrix, every);
+            add("mlp.shared_expert_gate.weight", &[1, hidden], Kind::Exact, every);
         }
     }
 }

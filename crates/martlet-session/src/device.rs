@@ -64,6 +64,34 @@ impl FromStr for DeviceKind {
     }
 }
 
+/// What is done with weights that a pack holds as the device reads them. It changes no text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Load {
+    /// They are used where the files are mapped: nothing is read before it is needed, and the system may drop them.
+    #[default]
+    Map,
+    /// They are copied into memory, in huge pages where the system has them: a slower start, and faster reading.
+    Copy,
+}
+
+impl Load {
+    /// The names of all kinds.
+    pub const NAMES: [&str; 2] = ["map", "copy"];
+}
+
+impl FromStr for Load {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Load, String> {
+        match text {
+            "map" => Ok(Load::Map),
+            "copy" => Ok(Load::Copy),
+            _ => Err(format!("\"{text}\" is no way to load; known are {}", Load::NAMES.join(", "))),
+        }
+    }
+}
+
 /// Work that is the same on every device.
 pub(crate) trait OnDevice {
     type Out;
@@ -71,12 +99,17 @@ pub(crate) trait OnDevice {
 }
 
 /// Runs `work` on a device of the kind asked for.
-pub(crate) fn with_device<W: OnDevice>(kind: DeviceKind, threads: Option<usize>, work: W) -> Result<W::Out, OpenError> {
+pub(crate) fn with_device<W: OnDevice>(
+    kind: DeviceKind,
+    threads: Option<usize>,
+    load: Load,
+    work: W,
+) -> Result<W::Out, OpenError> {
     match kind {
         DeviceKind::Reference => work.run(Reference::new()),
         DeviceKind::Auto | DeviceKind::Cpu => {
             let cpu = Cpu::new(CpuOptions { threads, isa: None }).map_err(|e| OpenError::Device(e.to_string()))?;
-            work.run(cpu)
+            work.run(cpu.with_copied_weights(load == Load::Copy))
         }
     }
 }

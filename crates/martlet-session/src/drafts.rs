@@ -1,6 +1,6 @@
 //! Whether a checkpoint's draft head works, and how it wants its input.
 
-use crate::device::{DeviceKind, OnDevice, with_device};
+use crate::device::{DeviceKind, Load, OnDevice, with_device};
 use crate::{ModelSource, OpenError, SessionError};
 use martlet_device::Device;
 use martlet_engine::{Capacity, MtpReport, Runner, check_mtp};
@@ -37,7 +37,8 @@ pub fn check_drafts(
         let mut checks = Vec::new();
         for norm_shift in shifts {
             checkpoint.set_mtp_norm_shift(norm_shift);
-            let reports = with_device(device, threads, Check { checkpoint: &checkpoint, device, prompt, tokens })?;
+            let reports =
+                with_device(device, threads, Load::Map, Check { checkpoint: &checkpoint, device, prompt, tokens })?;
             checks.extend(reports.into_iter().map(|report| DraftCheck { norm_shift, report }));
         }
         checks.sort_by_key(|c| std::cmp::Reverse(c.report.accepted));

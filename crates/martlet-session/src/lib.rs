@@ -32,7 +32,7 @@ mod source;
 mod stop;
 mod turn;
 
-pub use device::DeviceKind;
+pub use device::{DeviceKind, Load};
 pub use drafts::{DraftCheck, check_drafts};
 pub use error::{OpenError, SessionError};
 pub use events::{Answer, AnswerCall, Event, FinishReason, Outcome, TokenInfo, Usage};

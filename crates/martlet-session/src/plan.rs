@@ -1,13 +1,13 @@
 //! How much memory a model may take, and what fits into it.
 
-use crate::device::{OnDevice, with_device};
+use crate::device::{Load, OnDevice, with_device};
 use crate::session::engine_options;
-use crate::{ModelSource, OpenError, Options, SessionError};
+use crate::{DeviceKind, ModelSource, OpenError, Options, SessionError};
 use martlet_device::Device;
 use martlet_engine::disk::DiskOptions;
 use martlet_engine::{DrafterChoice, Plan};
 use martlet_model::{MixerSpec, ModelError, ModelSpec, draft_head, expected_tensors};
-use martlet_weights::{Checkpoint, Kind};
+use martlet_weights::{Checkpoint, Kind, Layout};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl ModelSource {
             let (spec, report) = martlet_model::Model::<martlet_device::reference::Reference>::check(&checkpoint)?;
             let stored = report.bytes;
             let before = Before { spec: &spec, checkpoint: &checkpoint, stored, options };
-            with_device(options.device, options.threads, before)
+            with_device(options.device, options.threads, options.load, before)
         };
         plan().map_err(|e: OpenError| e.of(&self.name()))
     }
@@ -50,7 +50,8 @@ pub(crate) fn before_loading<D: Device>(
     stored: u64,
     options: &Options,
 ) -> Result<Plan, OpenError> {
-    let (drafts, weights) = (has_head(checkpoint), stored + draft_head_bytes(spec, checkpoint)?);
+    let mapped = stays_mapped(checkpoint, options);
+    let (drafts, weights) = (has_head(checkpoint), stored + draft_head_bytes(spec, checkpoint, mapped)?);
     if options.drafter == DrafterChoice::Mtp && !drafts {
         return Err(OpenError::NoDrafts);
     }
@@ -65,9 +66,11 @@ pub(crate) fn after_loading<D: Device>(
     checkpoint: &Checkpoint,
     options: &Options,
 ) -> Result<Plan, OpenError> {
-    let drafts = has_head(checkpoint);
-    let weights = loaded_bytes(spec, checkpoint, drafts)?;
-    let free = free_memory().map(|free| weights + share(free));
+    let (drafts, mapped) = (has_head(checkpoint), stays_mapped(checkpoint, options));
+    let weights = loaded_bytes(spec, checkpoint, drafts, mapped)?;
+    // The system counts mapped weights as free, since it may drop them.
+    let taken = if mapped { weights } else { 0 };
+    let free = free_memory().map(|free| weights + share(free.saturating_sub(taken)));
     plan(d, spec, drafts, weights, options.memory.or(free), options)
 }
 
@@ -109,19 +112,27 @@ fn has_head(checkpoint: &Checkpoint) -> bool {
     checkpoint.has("mtp.fc.weight")
 }
 
+/// Whether the device works on the files' own pages.
+fn stays_mapped(checkpoint: &Checkpoint, options: &Options) -> bool {
+    checkpoint.layout() == Layout::Pack && options.load == Load::Map && options.device != DeviceKind::Reference
+}
+
 /// Bytes of the part of the output head that is held a second time, for drafts.
-fn draft_head_bytes(spec: &ModelSpec, checkpoint: &Checkpoint) -> Result<u64, ModelError> {
+fn draft_head_bytes(spec: &ModelSpec, checkpoint: &Checkpoint, mapped: bool) -> Result<u64, ModelError> {
+    if mapped {
+        return Ok(0);
+    }
     let head = if has_head(checkpoint) { draft_head(checkpoint, spec)? } else { None };
     Ok(head.map_or(0, |head| head.bytes() as u64))
 }
 
 /// Bytes of the weights as devices are given them: blocks of GGUF files are rewritten, and grow.
-fn loaded_bytes(spec: &ModelSpec, checkpoint: &Checkpoint, drafts: bool) -> Result<u64, ModelError> {
-    let mut bytes = draft_head_bytes(spec, checkpoint)?;
+fn loaded_bytes(spec: &ModelSpec, checkpoint: &Checkpoint, drafts: bool, mapped: bool) -> Result<u64, ModelError> {
+    let mut bytes = draft_head_bytes(spec, checkpoint, mapped)?;
     for tensor in expected_tensors(spec, drafts) {
         bytes += match tensor.kind {
             Kind::Vector => 4 * tensor.shape.iter().product::<usize>() as u64,
-            Kind::Matrix | Kind::Experts => checkpoint.matrix(&tensor.name)?.bytes() as u64,
+            Kind::Matrix | Kind::Exact | Kind::Experts => checkpoint.matrix(&tensor.name)?.bytes() as u64,
         };
     }
     Ok(bytes)

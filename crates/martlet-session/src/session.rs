@@ -1,7 +1,7 @@
 //! An open model.
 
 use crate::constraint::{self, Place};
-use crate::device::{DeviceKind, OnDevice, with_device};
+use crate::device::{DeviceKind, Load, OnDevice, with_device};
 use crate::plan::{after_loading, before_loading};
 use crate::request::with_defaults;
 use crate::{ModelSource, OpenError, Prompt, SessionError, Turn, TurnOptions, default_sampling};
@@ -20,6 +20,8 @@ use std::sync::Arc;
 pub struct Options {
     /// What computes.
     pub device: DeviceKind,
+    /// Whether weights of a pack are used where they are mapped, or copied.
+    pub load: Load,
     /// Bytes of memory for everything: weights, buffers, states, keys, values, caches. `None`: what the weights need, and
     /// seven eighths of what is free beside them.
     pub memory: Option<u64>,
@@ -53,6 +55,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             device: DeviceKind::Auto,
+            load: Load::Map,
             memory: None,
             threads: None,
             context: None,
@@ -136,7 +139,8 @@ impl Session {
         };
         let generation = generation.or(text.as_ref().map(|t| t.generation.clone())).unwrap_or_default();
         let start = Start { checkpoint: &checkpoint, options, progress };
-        let Started { engine, device, scheme, plan } = with_device(options.device, options.threads, start)?;
+        let Started { engine, device, scheme, plan } =
+            with_device(options.device, options.threads, options.load, start)?;
         Ok(Session { name: source.name(), engine, device, scheme, plan, text, generation })
     }
 

@@ -1,6 +1,7 @@
 //! Borrowed views of stored matrices.
 
 use crate::scheme::{self, FP8_BLOCK, Scheme, affine};
+use crate::tiles::Tiles;
 use std::ops::Range;
 
 /// Consecutive rows whose codes, scales and biases each lie in one piece, row after row.
@@ -24,9 +25,15 @@ pub struct Matrix<'a> {
     rows: usize,
     cols: usize,
     scheme: Scheme,
-    parts: Vec<Part<'a>>,
+    parts: Parts<'a>,
     /// First row of each part.
     starts: Vec<usize>,
+}
+
+#[derive(Clone, Debug)]
+enum Parts<'a> {
+    Rows(Vec<Part<'a>>),
+    Tiles(Vec<Tiles>),
 }
 
 /// One row of a [`Matrix`].
@@ -109,7 +116,13 @@ impl<'a> Matrix<'a> {
             starts.push(rows);
             rows += part.rows;
         }
-        Ok(Matrix { rows, cols, scheme, parts, starts })
+        Ok(Matrix { rows, cols, scheme, parts: Parts::Rows(parts), starts })
+    }
+
+    /// A matrix of `scheme` that lies in tiles already.
+    pub fn tiled(scheme: Scheme, tiles: Tiles) -> Matrix<'a> {
+        let (rows, cols) = (tiles.layout().rows, tiles.layout().cols);
+        Matrix { rows, cols, scheme, parts: Parts::Tiles(vec![tiles]), starts: vec![0] }
     }
 
     pub fn rows(&self) -> usize {
@@ -124,47 +137,96 @@ impl<'a> Matrix<'a> {
         self.scheme
     }
 
-    pub fn parts(&self) -> &[Part<'a>] {
-        &self.parts
+    /// The parts of a matrix that lies in tiles: one below the other, each with strips of its own.
+    pub fn tiles(&self) -> Option<&[Tiles]> {
+        match &self.parts {
+            Parts::Tiles(tiles) => Some(tiles),
+            Parts::Rows(_) => None,
+        }
     }
 
     /// Stored bytes, scales and biases included.
     pub fn bytes(&self) -> usize {
-        self.parts.iter().map(|p| p.codes.len() + p.scales.len() + p.biases.len()).sum()
+        match &self.parts {
+            Parts::Rows(parts) => parts.iter().map(|p| p.codes.len() + p.scales.len() + p.biases.len()).sum(),
+            Parts::Tiles(tiles) => tiles.iter().map(Tiles::bytes).sum(),
+        }
     }
 
-    /// Row `r`; panics when it is not below [`Matrix::rows`].
-    pub fn row(&self, r: usize) -> Row<'a> {
+    /// The part that holds row `r`, and the row's place in it.
+    fn find(&self, r: usize) -> (usize, usize) {
         assert!(r < self.rows, "row {r} of {}", self.rows);
         let i = self.starts.partition_point(|&s| s <= r) - 1;
-        let p = self.parts[i].slice(self.scheme, self.cols, r - self.starts[i]..r - self.starts[i] + 1);
+        (i, r - self.starts[i])
+    }
+
+    /// Row `r` as it is stored; panics when it is not below [`Matrix::rows`], or the matrix lies in tiles, where rows have
+    /// no bytes of their own.
+    pub fn row(&self, r: usize) -> Row<'a> {
+        let (i, r) = self.find(r);
+        let Parts::Rows(parts) = &self.parts else { panic!("row {r} of a matrix in tiles") };
+        let p = parts[i].slice(self.scheme, self.cols, r..r + 1);
         Row { scheme: self.scheme, codes: p.codes, scales: p.scales, biases: p.biases, global: p.global }
     }
 
-    /// Rows `range` as a matrix of their own; panics when the range is out of bounds.
-    pub fn slice(&self, range: Range<usize>) -> Matrix<'a> {
-        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
-        let (mut parts, mut starts, mut rows) = (Vec::new(), Vec::new(), 0);
-        for (part, &start) in self.parts.iter().zip(&self.starts) {
-            let (a, b) = (range.start.max(start), range.end.min(start + part.rows));
-            if a < b {
-                starts.push(rows);
-                parts.push(part.slice(self.scheme, self.cols, a - start..b - start));
-                rows += b - a;
+    /// Row `r` in f32, one value for each column; panics when it is not below [`Matrix::rows`].
+    pub fn dequantise_row(&self, r: usize, out: &mut [f32]) {
+        match &self.parts {
+            Parts::Rows(_) => self.row(r).dequantise(out),
+            Parts::Tiles(tiles) => {
+                let (i, r) = self.find(r);
+                tiles[i].dequantise_row(r, out);
             }
         }
+    }
+
+    /// Rows `range` as a matrix of their own; panics when the range is out of bounds, or begins inside a strip of tiles.
+    pub fn slice(&self, range: Range<usize>) -> Matrix<'a> {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
+        let (mut starts, mut rows) = (Vec::new(), 0);
+        // Parts outside the range are not looked at: a stack of experts has many, and is cut into as many slices.
+        let first = self.starts.partition_point(|&s| s <= range.start).saturating_sub(1);
+        let last = self.starts.partition_point(|&s| s < range.end).max(first);
+        // The rows of a part that has `len` from `start` on.
+        let mut cut = |start: usize, len: usize| {
+            let (a, b) = (range.start.max(start), range.end.min(start + len));
+            (a < b).then(|| {
+                starts.push(rows);
+                rows += b - a;
+                a - start..b - start
+            })
+        };
+        let parts = match &self.parts {
+            Parts::Rows(parts) => {
+                let all = parts[first..last].iter().zip(&self.starts[first..last]);
+                let some = |(p, &s): (&Part<'a>, &usize)| Some(p.slice(self.scheme, self.cols, cut(s, p.rows)?));
+                Parts::Rows(all.filter_map(some).collect())
+            }
+            Parts::Tiles(tiles) => {
+                let all = tiles[first..last].iter().zip(&self.starts[first..last]);
+                let some = |(t, &s): (&Tiles, &usize)| Some(t.slice(cut(s, t.layout().rows)?));
+                Parts::Tiles(all.filter_map(some).collect())
+            }
+        };
         Matrix { rows, cols: self.cols, scheme: self.scheme, parts, starts }
     }
 
-    /// `others` below `self`; all must have the same scheme and number of columns.
+    /// `others` below `self`; all must have the same scheme and number of columns, and all or none must lie in tiles.
     pub fn stack(mut self, others: &[Matrix<'a>]) -> Result<Matrix<'a>, ShapeError> {
-        let name = |m: &Matrix<'_>| format!("{} with {} columns", m.scheme, m.cols);
+        let name = |m: &Matrix<'_>| {
+            let form = if m.tiles().is_some() { " in tiles" } else { "" };
+            format!("{}{form} with {} columns", m.scheme, m.cols)
+        };
         for other in others {
-            if (other.scheme, other.cols) != (self.scheme, self.cols) {
-                return Err(ShapeError::Join { a: name(&self), b: name(other) });
+            match (&mut self.parts, &other.parts) {
+                _ if (other.scheme, other.cols) != (self.scheme, self.cols) => {
+                    return Err(ShapeError::Join { a: name(&self), b: name(other) });
+                }
+                (Parts::Rows(parts), Parts::Rows(more)) => parts.extend(more),
+                (Parts::Tiles(parts), Parts::Tiles(more)) => parts.extend(more.iter().cloned()),
+                _ => return Err(ShapeError::Join { a: name(&self), b: name(other) }),
             }
             self.starts.extend(other.starts.iter().map(|s| s + self.rows));
-            self.parts.extend(&other.parts);
             self.rows += other.rows;
         }
         Ok(self)
@@ -174,7 +236,7 @@ impl<'a> Matrix<'a> {
     pub fn dequantise(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.rows * self.cols];
         for (r, y) in out.chunks_mut(self.cols).enumerate() {
-            self.row(r).dequantise(y);
+            self.dequantise_row(r, y);
         }
         out
     }
@@ -196,7 +258,9 @@ impl Row<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Float;
+    use crate::tiles::Layout;
+    use crate::{Float, Shared};
+    use std::sync::Arc;
 
     fn dense(values: &[f32]) -> Vec<u8> {
         values.iter().flat_map(|v| v.to_le_bytes()).collect()
@@ -222,6 +286,33 @@ mod tests {
         let all = m.dequantise();
         assert_eq!((all[0], all[129], all[128 * cols], all[299 * cols + 128]), (1.0, 2.0, 3.0, 6.0));
         assert_eq!(m.slice(100..290).slice(27..180).dequantise(), all[127 * cols..280 * cols]);
+    }
+
+    #[test]
+    fn tiles_can_be_cut_between_strips_and_joined() {
+        let (rows, cols) = (50, 64);
+        let scheme = Scheme::Dense(Float::F32);
+        let bytes = dense(&(0..rows * cols).map(|v| v as f32).collect::<Vec<_>>());
+        let m = Matrix::new(scheme, cols, vec![Part::new(rows, &bytes, &[], &[])]).unwrap();
+        let layout = Layout::new(scheme, false, rows, cols).unwrap();
+        let mut tiles = vec![0; layout.bytes()];
+        for (i, strip) in tiles.chunks_mut(layout.strip_bytes()).enumerate() {
+            layout.pack(&m, i, strip);
+        }
+        let shared = Shared::new(Arc::new(tiles));
+        let t = Matrix::tiled(scheme, Tiles::new(layout, &shared).unwrap());
+        assert_eq!((t.rows(), t.cols(), t.bytes()), (rows, cols, 64 * cols * 4));
+        assert_eq!(t.dequantise(), m.dequantise());
+        let joined = t.slice(32..50).stack(&[t.slice(0..20), t.slice(16..17)]).unwrap();
+        let expected = m.slice(32..50).stack(&[m.slice(0..20), m.slice(16..17)]).unwrap();
+        assert_eq!(joined.dequantise(), expected.dequantise());
+        assert_eq!(joined.slice(18..39).dequantise(), expected.slice(18..39).dequantise());
+        assert_eq!(joined.tiles().map(<[Tiles]>::len), Some(3));
+        assert!(t.clone().stack(&[m]).unwrap_err().to_string().contains("f32 in tiles with 64 columns"));
+        let short = Tiles::new(layout, &shared.part(0..100).unwrap());
+        assert!(matches!(short, Err(ShapeError::Bytes { what: "tiles", expected: 16384, found: 100, .. })));
+        assert_eq!(Layout::new(scheme, false, usize::MAX, cols), None);
+        assert_eq!(Layout::new(scheme, false, 1, usize::MAX / 16), None);
     }
 
     #[test]

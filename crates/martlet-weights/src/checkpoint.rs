@@ -4,10 +4,12 @@ use crate::entries::{self, Entry, Piece};
 use crate::error::{Problem, WeightsError};
 use crate::folder::Folder;
 use crate::gguf::{self, Gguf};
+use crate::index::INDEX_FILE;
 use crate::limits::Limits;
 use crate::mlx::Settings;
 use crate::module::{self, Module};
 use crate::names;
+use crate::pack;
 use crate::report::FileSummary;
 use crate::source::{Source, SourceFile};
 use martlet_tensor::{Matrix, Scheme};
@@ -27,6 +29,8 @@ pub enum Layout {
     Mlx,
     /// llama.cpp: norms stored as they multiply, convolutions [C, taps], `A_log` as -exp(A_log).
     Gguf,
+    /// A pack: norms stored as they multiply, matrices in tiles.
+    Pack,
 }
 
 /// A checkpoint whose files are mapped and whose tensors are known by their canonical names (those of Hugging Face's
@@ -40,6 +44,8 @@ pub struct Checkpoint {
     pub(crate) entries: BTreeMap<String, Entry>,
     config: Value,
     gguf: Option<Gguf>,
+    /// Of a pack: the digest of its manifest.
+    pack: Option<blake3::Hash>,
     layout: Layout,
     mtp_norm_shift: bool,
 }
@@ -53,8 +59,8 @@ pub(crate) struct Described {
 
 impl Checkpoint {
     /// Opens a folder (config.json and model.safetensors, or the index and its shards; mtp.safetensors if there is
-    /// one), a single .safetensors file with config.json beside it, or a .gguf file (the first of several parts, or the
-    /// only one of a folder without safetensors files). Fails when files, headers and config do not
+    /// one), a single .safetensors file with config.json beside it, a .gguf file (the first of several parts, or the
+    /// only one of a folder without safetensors files), or the folder of a pack. Fails when files, headers and config do not
     /// agree; [`Checkpoint::check`] then compares the tensors with what a model needs.
     pub fn open(path: &Path) -> Result<Checkpoint, WeightsError> {
         if path.is_dir() {
@@ -71,7 +77,7 @@ impl Checkpoint {
                 Checkpoint::load(folder, Some(name))
             }
             None => {
-                let text = "is no checkpoint: a folder or a .safetensors or .gguf file is expected";
+                let text = "is no checkpoint: a folder, or a .safetensors or .gguf file is expected";
                 Err(WeightsError::file(path.display().to_string(), text))
             }
         }
@@ -100,11 +106,10 @@ impl Checkpoint {
         if let Some(name) = gguf {
             return Checkpoint::load_gguf(folder, &name, &limits);
         }
-        let label = folder.label(CONFIG_FILE);
-        let Some(text) = folder.read(CONFIG_FILE, limits.json_bytes)? else {
-            return Err(WeightsError::file(label, "is missing"));
-        };
-        let config: Value = serde_json::from_slice(&text).map_err(|e| WeightsError::file(&label, e))?;
+        if only.is_none() && pack::is_pack(&folder) {
+            return Checkpoint::load_pack(folder, &limits);
+        }
+        let (config, label) = (read_config(&folder, &limits)?, folder.label(CONFIG_FILE));
         let settings = Settings::new(&config).map_err(|e| WeightsError::file(&label, e))?;
         let source = Source::open(&folder, only, &limits)?;
         let (modules, problems) = module::modules(&source, &settings, &config);
@@ -120,7 +125,15 @@ impl Checkpoint {
         })?;
         let entries = entries::entries(&source, &modules, &config)?;
         let mtp_norm_shift = layout == Layout::Hf;
-        Ok(Checkpoint { folder, source, modules, entries, config, gguf: None, layout, mtp_norm_shift })
+        let (gguf, pack) = (None, None);
+        Ok(Checkpoint { folder, source, modules, entries, config, gguf, pack, layout, mtp_norm_shift })
+    }
+
+    fn load_pack(folder: Folder, limits: &Limits) -> Result<Checkpoint, WeightsError> {
+        let pack::Opened { source, modules, entries, digest } = pack::open(&folder, limits)?;
+        let config = read_config(&folder, limits)?;
+        let (gguf, pack, layout, mtp_norm_shift) = (None, Some(digest), Layout::Pack, false);
+        Ok(Checkpoint { folder, source, modules, entries, config, gguf, pack, layout, mtp_norm_shift })
     }
 
     fn load_gguf(folder: Folder, name: &str, limits: &Limits) -> Result<Checkpoint, WeightsError> {
@@ -136,8 +149,8 @@ impl Checkpoint {
             gguf::group_rows(&mut entries, &heads);
         }
         let gguf = Some(Gguf { metadata: files.metadata });
-        let source = files.source;
-        Ok(Checkpoint { folder, source, modules, entries, config, gguf, layout: Layout::Gguf, mtp_norm_shift: false })
+        let (source, pack, layout, mtp_norm_shift) = (files.source, None, Layout::Gguf, false);
+        Ok(Checkpoint { folder, source, modules, entries, config, gguf, pack, layout, mtp_norm_shift })
     }
 
     /// config.json; of a GGUF file, what its metadata say in that form.
@@ -166,6 +179,41 @@ impl Checkpoint {
                 .map_err(|what| WeightsError::file(self.folder.label(file), what));
         }
         self.folder.read(name, Limits::default().text_bytes)
+    }
+
+    /// Names of the text files that belong to the checkpoint: config, tokenizer, templates, generation and image settings,
+    /// licences. Sorted.
+    pub(crate) fn text_names(&self) -> Result<Vec<String>, WeightsError> {
+        if self.gguf.is_some() {
+            let made = [CONFIG_FILE, "chat_template.jinja", "generation_config.json"];
+            return Ok(made.into_iter().chain(["tokenizer.json", "tokenizer_config.json"]).map(String::from).collect());
+        }
+        let mut names = self.folder.names()?;
+        names.retain(|name| {
+            let extension = name.rsplit_once('.').map_or("", |(_, e)| e);
+            let text = ["json", "jinja", "txt", "model", "tiktoken"].contains(&extension);
+            let licence = name.starts_with("LICENSE") || name.starts_with("NOTICE");
+            (text || licence) && ![INDEX_FILE, pack::MANIFEST_FILE].contains(&name.as_str())
+        });
+        Ok(names)
+    }
+
+    /// Gives back what was rewritten for a tensor; it is rewritten again when it is used again.
+    pub(crate) fn forget(&mut self, name: &str) {
+        for piece in self.entries.get(name).map_or(&[][..], |e| &e.pieces) {
+            if let Some(repack) = &mut self.modules[piece.module].repack {
+                repack.cell.take();
+            }
+        }
+    }
+
+    /// Name of the first weight file.
+    pub(crate) fn file_name(&self) -> Option<&str> {
+        self.source.files.first().map(|f| f.name.as_str())
+    }
+
+    pub(crate) fn pack_digest(&self) -> Option<blake3::Hash> {
+        self.pack
     }
 
     pub(crate) fn folder(&self) -> &Folder {
@@ -248,11 +296,12 @@ impl Checkpoint {
         }
     }
 
-    /// Scheme, columns and stored bytes of a canonical tensor, without rewriting what is rewritten when it is used.
+    /// Scheme, columns and stored bytes of a canonical tensor, without rewriting what is rewritten when it is used, and
+    /// without joining a pack's experts.
     pub(crate) fn describe(&self, name: &str) -> Result<Described, WeightsError> {
         let entry = self.entry(name)?;
         let mut modules = entry.pieces.iter().map(|p| &self.modules[p.module]);
-        let first = modules.clone().find(|m| m.repack.is_some());
+        let first = modules.clone().find(|m| m.repack.is_some() || m.tiles.is_some());
         let Some((first, scheme)) = first.and_then(|m| Some((m, m.scheme?))) else {
             let matrix = self.stored(name)?;
             return Ok(Described { scheme: matrix.scheme(), bytes: matrix.bytes() as u64 });
@@ -315,6 +364,14 @@ impl Checkpoint {
             None => Problem { tensor: name.to_string(), file: "no file".into(), what: what.into() },
         }
     }
+}
+
+fn read_config(folder: &Folder, limits: &Limits) -> Result<Value, WeightsError> {
+    let label = folder.label(CONFIG_FILE);
+    let Some(text) = folder.read(CONFIG_FILE, limits.json_bytes)? else {
+        return Err(WeightsError::file(label, "is missing"));
+    };
+    serde_json::from_slice(&text).map_err(|e| WeightsError::file(&label, e))
 }
 
 #[cfg(test)]

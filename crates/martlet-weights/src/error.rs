@@ -2,6 +2,7 @@
 
 use crate::gguf::GgufError;
 use crate::index::IndexError;
+use crate::pack::ManifestError;
 use crate::safetensors::SafetensorsError;
 use martlet_io::MapError;
 use std::fmt;
@@ -20,6 +21,8 @@ pub enum WeightsError {
     Index { file: String, source: IndexError },
     #[error("{file}: {source}")]
     Gguf { file: String, source: GgufError },
+    #[error("{file}: {source}")]
+    Manifest { file: String, source: ManifestError },
     /// Tensors that are missing, unknown, misshapen or hold no numbers.
     #[error("{}", Listed(.0))]
     Tensors(Vec<Problem>),

@@ -14,6 +14,7 @@ const SAMPLE: usize = 4096;
 impl Checkpoint {
     /// 32 bytes that differ where weights, config or tokenizer differ. Of large files samples are read, at even distances,
     /// and size and time of change count too, so that a file changed in place has another name; so has a copy of it.
+    /// Of a pack the manifest is read, which has digests of everything else.
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("martlet checkpoint 1");
         let mut add = |part: &[u8]| {
@@ -25,6 +26,12 @@ impl Checkpoint {
         for name in ["tokenizer.json", "chat_template.jinja", "tokenizer_config.json"] {
             // A file that can not be read is none here; whoever needs it says so.
             add(&self.text_file(name).ok().flatten().unwrap_or_default());
+        }
+        if let Some(manifest) = self.pack_digest() {
+            // It holds the digests of all weights.
+            add(b"pack");
+            add(manifest.as_bytes());
+            return *hasher.finalize().as_bytes();
         }
         for file in &self.source.files {
             add(file.name.as_bytes());

@@ -3,8 +3,10 @@
 use crate::error::WeightsError;
 use crate::index::plain_name;
 use martlet_io::Map;
+use martlet_tensor::Shared;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[derive(Debug)]
 pub(crate) enum Folder {
@@ -16,7 +18,7 @@ pub(crate) enum Folder {
 /// The bytes of one opened file.
 #[derive(Debug)]
 pub(crate) enum Bytes {
-    Mapped(Map),
+    Mapped(Arc<Map>),
     Static(&'static [u8]),
 }
 
@@ -25,6 +27,14 @@ impl Bytes {
         match self {
             Bytes::Mapped(map) => map.bytes(),
             Bytes::Static(bytes) => bytes,
+        }
+    }
+
+    /// The same, for those who go on using them when the checkpoint is closed.
+    pub fn shared(&self) -> Shared {
+        match self {
+            Bytes::Mapped(map) => Shared::new(map.clone()),
+            Bytes::Static(bytes) => Shared::new(Arc::new(*bytes)),
         }
     }
 }
@@ -48,7 +58,7 @@ impl Folder {
     /// Maps a file; a missing one is an error.
     pub fn open(&self, name: &str) -> Result<Bytes, WeightsError> {
         match self {
-            Folder::Disk(dir) => Ok(Bytes::Mapped(Map::open(&dir.join(name))?)),
+            Folder::Disk(dir) => Ok(Bytes::Mapped(Arc::new(Map::open(&dir.join(name))?))),
             Folder::Memory(files) => match files.iter().find(|(n, _)| n == name) {
                 Some((_, bytes)) => Ok(Bytes::Static(bytes)),
                 None => Err(WeightsError::file(self.label(name), "is missing")),

@@ -1,4 +1,4 @@
-//! Checkpoints in: safetensors files in the Hugging Face and MLX layouts, and GGUF files, under canonical names.
+//! Checkpoints in: safetensors files in the Hugging Face and MLX layouts, GGUF files and packs, under canonical names.
 //!
 //! ```no_run
 //! use martlet_weights::Checkpoint;
@@ -21,10 +21,12 @@ mod module;
 #[cfg(test)]
 mod mutate;
 mod names;
+pub mod pack;
 pub mod quantise;
 mod report;
 pub mod safetensors;
 mod source;
+mod staging;
 mod values;
 
 pub use checkpoint::{Checkpoint, Layout};

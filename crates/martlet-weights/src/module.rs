@@ -6,6 +6,7 @@ use crate::mlx::{Packed, Settings};
 use crate::names::{input_width, strip_prefix};
 use crate::source::Source;
 use martlet_tensor::scheme::FP8_BLOCK;
+use martlet_tensor::tiles::{Layout, Tiles};
 use martlet_tensor::{Dtype, Float, Matrix, Part, Scheme};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -28,6 +29,8 @@ pub(crate) struct Module {
     pub shape: Vec<usize>,
     /// Rewritten when first used (GGUF), and then of `scheme`.
     pub repack: Option<Repack>,
+    /// Stored in tiles (packs).
+    pub tiles: Option<Layout>,
 }
 
 /// Rows and columns of a tensor as a matrix: a stack [E, out, in] has E * out rows, a kernel of more dimensions one
@@ -72,6 +75,7 @@ pub(crate) fn modules(source: &Source, settings: &Settings, config: &Value) -> (
             global: get(".global_scale"),
             scheme: None,
             repack: None,
+            tiles: None,
             shape: source.tensors[weight].shape.clone(),
         };
         match resolve(&mut module, source, settings, config, fp8.is_some()) {
@@ -201,6 +205,11 @@ impl Module {
         };
         let (rows, cols) = rows_cols(&self.shape);
         let misfit = |e: martlet_tensor::ShapeError| source.problem(weight, e.to_string());
+        if let Some(layout) = self.tiles {
+            let bytes = source.shared(self.weight);
+            let bytes = bytes.ok_or_else(|| source.problem(weight, "lies beyond the end of its file"))?;
+            return Ok(Matrix::tiled(scheme, Tiles::new(layout, &bytes).map_err(misfit)?));
+        }
         if let Some(repack) = &self.repack {
             let planes = repack.planes(source.bytes(self.weight), rows, cols);
             let planes = planes.map_err(|what| source.problem(weight, what))?;

@@ -23,6 +23,8 @@ pub struct Expected {
 pub enum Kind {
     /// [out, in], in any scheme.
     Matrix,
+    /// The same, for products that never quantise the activations.
+    Exact,
     /// Small and read in f32; never packed.
     Vector,
     /// [E, out, in], in any scheme.

@@ -5,7 +5,7 @@ use crate::folder::{Bytes, Folder};
 use crate::index::{self, INDEX_FILE};
 use crate::limits::Limits;
 use crate::safetensors;
-use martlet_tensor::Dtype;
+use martlet_tensor::{Dtype, Shared};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A sharded checkpoint may have its MTP head in a file of its own that the index does not list.
@@ -130,6 +130,12 @@ impl Source {
 
     pub fn problem(&self, t: &Raw, what: impl Into<String>) -> Problem {
         Problem { tensor: t.name.clone(), file: self.files[t.file].name.clone(), what: what.into() }
+    }
+
+    /// Bytes of tensor `t`, for those who go on using them when the checkpoint is closed; `None` out of bounds.
+    pub fn shared(&self, t: usize) -> Option<Shared> {
+        let t = &self.tensors[t];
+        self.files[t.file].bytes.shared().part(t.range.clone())
     }
 
     /// Bytes of tensor `t`.

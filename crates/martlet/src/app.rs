@@ -33,6 +33,7 @@ impl App {
         let disk = (settings.disk_cache > 0).then(|| self.disk(settings.disk_cache)).transpose()?;
         Ok(Options {
             device: settings.device,
+            load: settings.load,
             threads: settings.threads,
             memory: settings.memory,
             context: settings.context,

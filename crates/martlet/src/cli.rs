@@ -1,13 +1,13 @@
 //! The command line: global flags and subcommands.
 
 use crate::commands::{
-    cache, chat, config, generate, inspect, plan, quantize, replay, serve, service, stats, template, tokenize,
+    cache, chat, config, generate, inspect, pack, plan, quantize, replay, serve, service, stats, template, tokenize,
 };
 use crate::exit;
 use crate::settings::KV;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use martlet_session::{DeviceKind, DrafterChoice};
+use martlet_session::{DeviceKind, DrafterChoice, Load};
 use std::path::PathBuf;
 
 #[derive(Debug, Parser)]
@@ -51,6 +51,8 @@ pub enum Command {
     Plan(plan::Args),
     /// Write a checkpoint with packed weights (in the layout of MLX)
     Quantize(quantize::Args),
+    /// Write a model in the form in which it is computed, which opens at once
+    Pack(pack::Args),
     /// Look after what the prefix cache keeps on disk
     Cache(cache::Args),
     /// Show settings and where they come from
@@ -64,12 +66,15 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub struct GlobalArgs {
-    /// Checkpoint folder, .safetensors or .gguf file; "fledgling" is the tiny model inside martlet
+    /// Checkpoint folder, pack, .safetensors or .gguf file; "fledgling" is the tiny model inside martlet
     #[arg(short, long, global = true, value_name = "MODEL")]
     pub model: Option<String>,
     /// What computes
     #[arg(long, global = true, value_parser = DeviceKind::NAMES)]
     pub device: Option<String>,
+    /// Weights of a pack: use its files where they lie, or copy them into memory [default: map]
+    #[arg(long, global = true, value_parser = Load::NAMES)]
+    pub load: Option<String>,
     /// Threads that compute [default: one for each physical core]
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<String>,
@@ -186,6 +191,7 @@ impl Cli {
         let GlobalArgs {
             model,
             device,
+            load,
             threads,
             context,
             memory,
@@ -200,6 +206,7 @@ impl Cli {
         let named = [
             ("model", model),
             ("device", device),
+            ("load", load),
             ("threads", threads),
             ("context", context),
             ("memory", memory),

@@ -59,6 +59,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Inspect(args) => commands::inspect::run(args, &app(cli)?),
         Command::Plan(args) => commands::plan::run(args, &app(cli)?),
         Command::Quantize(args) => commands::quantize::run(args, &app(cli)?),
+        Command::Pack(args) => commands::pack::run(args, &app(cli)?),
         Command::Cache(args) => commands::cache::run(args, &app(cli)?),
         // The rest works where the settings are wrong.
         Command::Service(args) => match &args.what {

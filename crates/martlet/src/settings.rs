@@ -6,7 +6,7 @@ pub use serve::ServeSettings;
 
 use crate::size;
 use crate::terminal::ColorChoice;
-use martlet_session::{Accept, DeviceKind, DrafterChoice, KvScheme, Sampling};
+use martlet_session::{Accept, DeviceKind, DrafterChoice, KvScheme, Load, Sampling};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,10 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 42] = [
-    ("model", "fledgling", "checkpoint folder, .safetensors or .gguf file, or fledgling (built in)"),
+pub const SETTINGS: [(&str, &str, &str); 43] = [
+    ("model", "fledgling", "checkpoint folder, pack, .safetensors or .gguf file, or fledgling (built in)"),
     ("device", "auto", "auto, reference or cpu"),
+    ("load", "map", "weights of a pack: map uses its files where they lie, copy copies them into memory"),
     ("threads", "one for each physical core", "threads that compute"),
     ("context", "the model's own, as far as memory goes", "tokens of prompt and answer together"),
     ("prefill_chunk", "256", "most prompt tokens computed in one step; never changes a result"),
@@ -73,6 +74,7 @@ pub struct Settings {
     /// None: the model inside the program.
     pub model: Option<String>,
     pub device: DeviceKind,
+    pub load: Load,
     pub threads: Option<usize>,
     pub context: Option<usize>,
     pub prefill_chunk: usize,
@@ -214,6 +216,7 @@ impl Settings {
         let settings = Settings {
             model: r.pick("model", text)?,
             device: r.pick("device", DeviceKind::from_str)?.unwrap_or_default(),
+            load: r.pick("load", Load::from_str)?.unwrap_or_default(),
             threads: r.pick("threads", count)?,
             context: r.pick("context", tokens)?,
             prefill_chunk: r.pick("prefill_chunk", count)?.unwrap_or(256),
@@ -399,6 +402,7 @@ mod tests {
         let error = |key, value| resolve(&[(key, value)], &[], "").unwrap_err().to_string();
         assert_eq!(error("memory", "12"), "memory = \"12\" (from flag): the unit is missing: 12GiB? 12MiB?");
         assert!(error("kv", "q4").contains("f16, f32 or q8"));
+        assert!(error("load", "lazy").contains("known are map, copy"));
         assert!(error("accept", "all").contains("same, rejection"));
         assert!(error("drafter", "oracle").contains("auto, none, mtp, suffix"));
     }

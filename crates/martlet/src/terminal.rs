@@ -94,11 +94,19 @@ impl Terminal {
 
     /// A bar on standard error, if that is a terminal. It is gone when it is dropped.
     pub fn progress(&self, what: &'static str, total: u64) -> Progress {
+        self.bar(what, total, "{msg} {bar:30} {percent}% {eta}")
+    }
+
+    /// The same for bytes, with the speed.
+    pub fn progress_of_bytes(&self, what: &'static str, total: u64) -> Progress {
+        self.bar(what, total, "{msg} {bar:30} {percent}% of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left")
+    }
+
+    fn bar(&self, what: &'static str, total: u64, template: &str) -> Progress {
         if !self.live || self.quiet {
             return Progress(None);
         }
-        let style = ProgressStyle::with_template("{msg} {bar:30} {percent}% {eta}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
         Progress(Some(bar.with_style(style).with_message(what)))
     }

@@ -536,7 +536,7 @@ fn help_completions_and_man_pages_are_there() {
     let help = martlet(&["--help"]).ok().out;
     assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
     for command in [
-        "chat", "serve", "service", "stats", "generate", "tokenize", "template", "inspect", "plan", "quantize",
+        "chat", "serve", "service", "stats", "generate", "tokenize", "template", "inspect", "plan", "quantize", "pack",
         "cache", "config",
     ] {
         let text = martlet(&[command, "--help"]).ok().out;

@@ -5,7 +5,5 @@ use crate::tiles::Weights;
 
 #[inline(always)]
 pub fn embed(table: &Weights, row: usize, y: &mut [f32]) {
-    for (k, y) in y.iter_mut().enumerate() {
-        *y = table.value(row, k);
-    }
+    table.row(row, y);
 }

@@ -27,7 +27,7 @@ impl Matrix {
         let mut panels = zeros("a matrix", &[rows.div_ceil(LANES), LANES, cols])?;
         let mut row = vec![0.0; cols];
         for r in 0..rows {
-            m.row(r).dequantise(&mut row);
+            m.dequantise_row(r, &mut row);
             let first = r / LANES * LANES * cols + r % LANES;
             for (k, &w) in row.iter().enumerate() {
                 panels[first + k * LANES] = w;

@@ -125,6 +125,36 @@ impl std::fmt::Display for Scheme {
     }
 }
 
+impl std::str::FromStr for Scheme {
+    type Err = String;
+
+    /// The reverse of its display.
+    fn from_str(text: &str) -> Result<Scheme, String> {
+        let float = |name: &str| match name {
+            "f32" => Some(Float::F32),
+            "f16" => Some(Float::F16),
+            "bf16" => Some(Float::Bf16),
+            _ => None,
+        };
+        let affine = |bits: &str, group: &str, scale: &str| {
+            let (bits, group) = (bits.parse().ok()?, group.strip_prefix('g')?.parse().ok()?);
+            let known = matches!((bits, group), (1..=6 | 8, 16 | 32 | 64 | 128));
+            known.then_some(Scheme::Affine { bits, group, scale: float(scale)? })
+        };
+        let words: Vec<&str> = text.split(' ').collect();
+        let found = match words.as_slice() {
+            ["mxfp4"] => Some(Scheme::Mxfp4),
+            ["mxfp8"] => Some(Scheme::Mxfp8),
+            ["nvfp4"] => Some(Scheme::Nvfp4),
+            ["fp8", "128x128", scale] => float(scale).map(|scale| Scheme::Fp8Block { scale }),
+            [name, group, scale] => name.strip_prefix("affine").and_then(|bits| affine(bits, group, scale)),
+            [name] => float(name).map(Scheme::Dense),
+            _ => None,
+        };
+        found.ok_or_else(|| format!("\"{text}\" is no scheme"))
+    }
+}
+
 /// Widens one row to f32; `out` holds as many values as the row has columns.
 pub fn dequantise(row: &Row<'_>, out: &mut [f32]) {
     match row.scheme {
@@ -185,4 +215,30 @@ pub(crate) fn test_values(n: usize) -> Vec<f32> {
         (seed >> 40) as f32 / (1u64 << 24) as f32 - 0.5
     };
     (0..n).map(|_| (uniform() + uniform() + uniform() + uniform()) * 0.1 + 0.002).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let floats = [Float::F32, Float::F16, Float::Bf16];
+        let mut all = vec![Scheme::Mxfp4, Scheme::Mxfp8, Scheme::Nvfp4];
+        all.extend(floats.map(Scheme::Dense));
+        all.extend(floats.map(|scale| Scheme::Fp8Block { scale }));
+        for bits in [1, 2, 3, 4, 5, 6, 8] {
+            for group in [16, 32, 64, 128] {
+                all.extend(floats.map(|scale| Scheme::Affine { bits, group, scale }));
+            }
+        }
+        for scheme in all {
+            assert_eq!(scheme.to_string().parse(), Ok(scheme));
+        }
+        for text in
+            ["", "affine7 g64 bf16", "affine4 g48 bf16", "affine4 g64", "affine4 64 bf16", "fp8 128x128 u8", "f64"]
+        {
+            assert!(text.parse::<Scheme>().unwrap_err().contains(text), "{text}");
+        }
+    }
 }

@@ -76,7 +76,17 @@ fn module(
         TensorType::Blocks(block) => block.scheme(),
     };
     let name = name.to_string();
-    Ok(Module { name, weight, scales: None, biases: None, global: None, scheme: Some(scheme), shape, repack })
+    Ok(Module {
+        name,
+        weight,
+        scales: None,
+        biases: None,
+        global: None,
+        scheme: Some(scheme),
+        shape,
+        repack,
+        tiles: None,
+    })
 }
 
 /// For each value head in grouped order (all of the first key head, then all of the second, ...) its place in tiled

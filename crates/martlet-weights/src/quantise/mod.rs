@@ -11,6 +11,7 @@ mod write;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::WeightsError;
+use crate::staging::Staging;
 use martlet_tensor::{Float, Scheme};
 use plan::Plan;
 use std::path::Path;
@@ -123,7 +124,7 @@ pub fn quantise(
     progress: Progress<'_>,
 ) -> Result<Summary, WeightsError> {
     let plan = Plan::new(src, options, SHARD_BYTES)?;
-    let staging = write::Staging::new(dst)?;
+    let staging = Staging::new(dst)?;
     let mut output = Output::Folder(staging.path());
     let summary = write::write(src, &plan, &mut output, progress)?;
     staging.finish()?;

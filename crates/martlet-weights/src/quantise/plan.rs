@@ -90,8 +90,9 @@ impl Item {
 impl Plan {
     pub fn new(src: &Checkpoint, options: Options, shard_bytes: u64) -> Result<Plan, WeightsError> {
         options.scheme(Float::Bf16)?;
-        if src.layout() == Layout::Gguf {
-            let text = "is a GGUF file: quantise from the safetensors files of the model";
+        if let Layout::Gguf | Layout::Pack = src.layout() {
+            let what = if src.layout() == Layout::Pack { "pack" } else { "GGUF file" };
+            let text = format!("is a {what}: quantise from the safetensors files of the model");
             return Err(WeightsError::file(src.folder().label(""), text));
         }
         let mut planner = Planner {

@@ -88,7 +88,7 @@ pub(super) fn write(
         summary.files.push(shard.name.clone());
     }
     let mut texts = vec![(INDEX_FILE.to_string(), pretty(&index(plan))), config(plan)];
-    for name in beside(src)? {
+    for name in src.text_names()?.into_iter().filter(|name| name != "config.json") {
         if let Some(bytes) = src.text_file(&name)? {
             texts.push((name, bytes));
         }
@@ -146,62 +146,4 @@ fn config(plan: &Plan) -> (String, Vec<u8>) {
 
 fn pretty(value: &Value) -> Vec<u8> {
     format!("{value:#}\n").into_bytes()
-}
-
-/// Files to be copied: tokenizer, templates, generation and image settings, licences.
-fn beside(src: &Checkpoint) -> Result<Vec<String>, WeightsError> {
-    let mut names = src.folder().names()?;
-    names.retain(|name| {
-        let extension = name.rsplit_once('.').map_or("", |(_, e)| e);
-        let text = ["json", "jinja", "txt", "model", "tiktoken"].contains(&extension);
-        let licence = name.starts_with("LICENSE") || name.starts_with("NOTICE");
-        (text || licence) && name != "config.json" && name != INDEX_FILE
-    });
-    Ok(names)
-}
-
-/// A folder beside the destination that takes its name when all is written, and goes away when it is not.
-pub(super) struct Staging {
-    path: PathBuf,
-    dst: PathBuf,
-}
-
-impl Staging {
-    pub fn new(dst: &Path) -> Result<Staging, WeightsError> {
-        let error = |e: std::io::Error| WeightsError::file(dst.display().to_string(), e);
-        if let Ok(mut entries) = std::fs::read_dir(dst) {
-            if entries.next().is_some() {
-                let text = "is there and not empty; name a new folder";
-                return Err(WeightsError::file(dst.display().to_string(), text));
-            }
-        } else if dst.exists() {
-            return Err(WeightsError::file(dst.display().to_string(), "is there and no folder"));
-        }
-        let Some(name) = dst.file_name() else {
-            return Err(WeightsError::file(dst.display().to_string(), "is no name for a new folder"));
-        };
-        let parent = dst.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::create_dir_all(parent).map_err(error)?;
-        let hidden = format!(".{}.partial-{}", name.to_string_lossy(), std::process::id());
-        let path = parent.join(hidden);
-        std::fs::create_dir(&path).map_err(|e| WeightsError::file(path.display().to_string(), e))?;
-        Ok(Staging { path, dst: dst.to_path_buf() })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub fn finish(self) -> Result<(), WeightsError> {
-        // An empty folder of that name gives way; a full one makes the renaming fail.
-        let _ = std::fs::remove_dir(&self.dst);
-        std::fs::rename(&self.path, &self.dst).map_err(|e| WeightsError::file(self.dst.display().to_string(), e))
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        // Nothing is left of this name after a success; after a failure the error that is reported counts.
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
 }

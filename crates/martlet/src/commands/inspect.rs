@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Checkpoint folder, .safetensors or .gguf file [default: the model of the settings]
+    /// Checkpoint folder, pack, .safetensors or .gguf file [default: the model of the settings]
     #[arg(value_name = "MODEL")]
     pub path: Option<String>,
     /// Print a JSON object
@@ -183,6 +183,7 @@ impl<'a> Inspection<'a> {
             Layout::Hf => "Hugging Face",
             Layout::Mlx => "MLX",
             Layout::Gguf => "GGUF",
+            Layout::Pack => "a pack",
         };
         lines.add("architecture", format!("{}, in the layout of {layout}", a.model_type));
         let layers =

@@ -5,6 +5,7 @@ pub mod chat;
 pub mod config;
 pub mod generate;
 pub mod inspect;
+pub mod pack;
 pub mod plan;
 pub mod quantize;
 pub mod replay;

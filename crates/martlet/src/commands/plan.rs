@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Checkpoint folder, .safetensors or .gguf file [default: the model of the settings]
+    /// Checkpoint folder, pack, .safetensors or .gguf file [default: the model of the settings]
     #[arg(value_name = "MODEL")]
     pub path: Option<String>,
     /// Conversations at a time

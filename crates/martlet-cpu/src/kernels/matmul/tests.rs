@@ -20,7 +20,7 @@ fn every_isa_gives_the_bits_of_scalar() {
                 continue;
             }
             let mut r = Random::new((n * k) as u64);
-            let w = Weights::pack(&random_matrix(&mut r, scheme, n, k).view(), false, &pool).unwrap();
+            let w = Weights::load(&random_matrix(&mut r, scheme, n, k).view(), false, false, &pool).unwrap();
             let rows = 21;
             let x = r.vec(rows * k);
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
@@ -80,7 +80,7 @@ fn products_are_close_to_the_true_ones() {
         let (n, k) = (4, 512);
         let mut r = Random::new(9);
         let stored = random_matrix(&mut r, scheme, n, k);
-        let (w, true_w) = (Weights::pack(&stored.view(), false, &pool).unwrap(), stored.view().dequantise());
+        let (w, true_w) = (Weights::load(&stored.view(), false, false, &pool).unwrap(), stored.view().dequantise());
         let x = r.vec(k);
         for o in 0..n {
             let row = &true_w[o * k..(o + 1) * k];
@@ -99,7 +99,7 @@ fn activations_that_are_not_finite_do_not_panic() {
     let pool = Pool::new(1).unwrap();
     for scheme in every_scheme() {
         let mut r = Random::new(1);
-        let w = Weights::pack(&random_matrix(&mut r, scheme, 16, 128).view(), false, &pool).unwrap();
+        let w = Weights::load(&random_matrix(&mut r, scheme, 16, 128).view(), false, false, &pool).unwrap();
         for bad in [f32::NAN, f32::INFINITY] {
             let mut x = vec![1.0; 128];
             x[3] = bad;
@@ -117,7 +117,7 @@ fn the_largest_sums_are_exact() {
         let codes = vec![0xff; n * scheme.code_bytes(k)];
         let scales = 0x3c00u16.to_le_bytes().repeat(n * scheme.scale_bytes(k) / 2);
         let stored = Matrix::new(scheme, k, vec![Part::new(n, &codes, &scales, &scales)]).unwrap();
-        let w = Weights::pack(&stored, false, &pool).unwrap();
+        let w = Weights::load(&stored, false, false, &pool).unwrap();
         let x: Vec<f32> = (0..21 * k).map(|i| if i / k % 2 == 0 { 1.0 } else { -1.0 }).collect();
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
             check(&KernelSet::new(isa), &w, &x, &format!("{scheme} {isa}"));
