@@ -18,6 +18,9 @@ pub(crate) enum Folder {
 pub(crate) enum Bytes {
     Mapped(Map),
     Static(&'static [u8]),
+    Owned(Vec<u8>),
+    /// So many bytes that no file holds: they are made as they are asked for.
+    Made(usize),
 }
 
 impl Bytes {
@@ -25,6 +28,15 @@ impl Bytes {
         match self {
             Bytes::Mapped(map) => map.bytes(),
             Bytes::Static(bytes) => bytes,
+            Bytes::Owned(bytes) => bytes,
+            Bytes::Made(_) => &[],
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Bytes::Made(len) => *len,
+            bytes => bytes.get().len(),
         }
     }
 }

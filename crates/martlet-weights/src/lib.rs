@@ -25,6 +25,7 @@ pub mod quantise;
 mod report;
 pub mod safetensors;
 mod source;
+pub mod synthetic;
 mod values;
 
 pub use checkpoint::{Checkpoint, Layout};

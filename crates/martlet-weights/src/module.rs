@@ -201,6 +201,10 @@ impl Module {
         };
         let (rows, cols) = rows_cols(&self.shape);
         let misfit = |e: martlet_tensor::ShapeError| source.problem(weight, e.to_string());
+        if let Some(pool) = source.pool_of(self.weight) {
+            let units = if self.shape.len() == 3 { self.shape[0] } else { 1 };
+            return pool.matrix(&weight.name, scheme, rows, cols, units).map_err(misfit);
+        }
         if let Some(repack) = &self.repack {
             let planes = repack.planes(source.bytes(self.weight), rows, cols);
             let planes = planes.map_err(|what| source.problem(weight, what))?;
