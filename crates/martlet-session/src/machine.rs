@@ -49,10 +49,12 @@ pub fn threads(device: DeviceKind, asked: Option<usize>) -> usize {
 }
 
 /// Bytes a second that `threads` threads read from memory. Takes about a second, and for that time 1 GiB, or a quarter of
-/// what is free.
+/// what is free; where the system can, that memory is left out of [`peak_memory`].
 pub fn read_bandwidth(threads: usize) -> io::Result<f64> {
     let room = memory::memory().map_or(bandwidth::ENOUGH, |m| (m.free / 4) as usize);
-    bandwidth::read_bandwidth(threads, room.min(bandwidth::ENOUGH))
+    let rate = bandwidth::read_bandwidth(threads, room.min(bandwidth::ENOUGH));
+    memory::forget_peak();
+    rate
 }
 
 /// Reads at most `limit` bytes of a file from disk.

@@ -41,7 +41,7 @@ pub struct Run {
     pub first: f64,
     pub decode: f64,
     /// When each token came.
-    times: Vec<Instant>,
+    pub times: Vec<Instant>,
 }
 
 impl Stop {
