@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Shape of a released model
-    #[arg(value_parser = shapes())]
+    #[arg(ignore_case = true, value_parser = shapes())]
     pub shape: String,
     /// New folder; it appears when it is complete
     pub dst: PathBuf,

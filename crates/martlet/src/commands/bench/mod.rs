@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub repeat: u16,
     /// Random weights in the shape of a released model, made in memory, instead of a checkpoint
-    #[arg(long, value_name = "SHAPE", value_parser = shapes(), conflicts_with = "model")]
+    #[arg(long, value_name = "SHAPE", ignore_case = true, value_parser = shapes(), conflicts_with = "model")]
     pub synthetic: Option<String>,
     /// Compare with these files: JSON of llama-bench (-o json)
     #[arg(long, value_name = "FILE", num_args = 1..)]

@@ -205,8 +205,8 @@ a token's time, after 1 tokens
   all              20.000  100.0 %
 
 beside other (4 threads)
-  test   martlet   other   ratio
-  pp512      250  100.00  2.50 x
+  test   martlet  other   ratio
+  pp512      250    100  2.50 x
 not compared with other: tg32
 not measured: a turn after 64297 tokens: the context holds 4096
 ";
