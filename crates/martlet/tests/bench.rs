@@ -5,6 +5,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn martlet(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
     let settings: Vec<_> = std::env::vars().map(|(name, _)| name).filter(|name| name.starts_with("MARTLET_")).collect();
     for name in settings {
@@ -12,7 +16,8 @@ fn martlet(args: &[&str]) -> Output {
     }
     let nowhere = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nobody");
     command.env("HOME", &nowhere).env("XDG_CONFIG_HOME", nowhere.join("config")).env("XDG_CACHE_HOME", nowhere);
-    command.args(args).output().unwrap()
+    command.args(args);
+    command
 }
 
 fn ok(args: &[&str]) -> String {
@@ -124,9 +129,30 @@ fn what_can_not_be_measured_is_refused_before_any_work() {
     fails(&["bench", "--synthetic", "7b"], 2, &["7b", "35b-a3b"]);
     fails(&["bench", "--synthetic", "tiny", "--bits", "7"], 2, &["no 7 bits"]);
     fails(&["bench", "--prefill", "many"], 2, &["\"many\" is no number"]);
+    fails(&["bench", "--bits", "4"], 2, &["add --synthetic SHAPE"]);
     fails(&["bench", "--batch", "0"], 2, &["--batch holds 0"]);
     fails(&["bench", "--vs", "nowhere.json"], 2, &["--vs nowhere.json"]);
     fails(&["synthetic", "tiny", "x", "--mode", "bf16", "--bits", "4"], 2, &["no choice of bits"]);
+}
+
+/// A stop while the model loads ends it at once: then it is tried again, later.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_the_measuring_and_shows_what_there_is() {
+    use nix::sys::signal::{Signal, kill};
+    use std::process::Stdio;
+    let report = [2, 4, 8, 16, 32].into_iter().find_map(|seconds| {
+        let mut command = command(&["bench", "--prefill", "64", "--decode", "0", "--batch", "none", "--turn", "none"]);
+        let child = command.args(["--repeat", "60000", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_secs(seconds));
+        kill(nix::unistd::Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130));
+        (!output.stdout.is_empty()).then(|| serde_json::from_slice::<Value>(&output.stdout).unwrap())
+    });
+    let report = report.expect("it was measuring in the end");
+    assert_eq!(report["interrupted"], true);
+    assert!(report["prefill"].is_array() && report["operations"]["decode"].is_null(), "{report:#}");
 }
 
 #[test]

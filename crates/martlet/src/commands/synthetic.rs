@@ -44,6 +44,11 @@ pub fn shapes() -> impl clap::builder::TypedValueParser<Value = String> {
 }
 
 impl WeightArgs {
+    /// Whether none of them was given, or only what they are anyway.
+    pub fn is_default(&self) -> bool {
+        (self.mode.as_str(), self.bits, self.group, self.weight_seed) == ("affine", None, None, 1)
+    }
+
     pub fn options(&self) -> Result<Options, Usage> {
         Options::new(&self.mode, self.bits, self.group, self.weight_seed).map_err(|e| Usage(e.to_string()))
     }

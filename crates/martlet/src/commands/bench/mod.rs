@@ -111,6 +111,11 @@ pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
 
 impl Args {
     fn check(&self) -> Result<(), Usage> {
+        if self.synthetic.is_none() && !self.weights.is_default() {
+            return Err(Usage(
+                "--mode, --bits, --group and --weight-seed are of random weights: add --synthetic SHAPE".into(),
+            ));
+        }
         for (name, list) in [("prefill", &self.prefill), ("batch", &self.batch), ("turn", &self.turn)] {
             if list.0.contains(&0) {
                 return Err(Usage(format!("--{name} holds 0: at least 1 is expected; none leaves it out")));
@@ -239,8 +244,7 @@ impl Tests {
         // The first run takes pages and wakes threads.
         let warm = meter.ids(BESIDE.min(meter.session.context() - 1));
         meter.run(&warm, 1)?;
-        let rounds = self.rounds(&mut meter, bytes, report);
-        rounds?;
+        self.rounds(&mut meter, bytes, report)?;
         for &prefix in &self.turn {
             meter.session.clear_cache();
             self.turn(&mut meter, prefix, report)?;
