@@ -5,7 +5,6 @@ pub mod fixtures;
 pub mod law;
 pub mod random;
 pub mod server;
-pub mod synthetic;
 
 use martlet_device::{Device, KvScheme};
 use martlet_engine::{Capacity, Runner, SeqInput};

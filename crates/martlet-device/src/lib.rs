@@ -9,6 +9,7 @@ mod fused;
 pub mod reference;
 pub mod sampling;
 mod spec;
+pub mod timed;
 
 pub use batch::{Batch, BatchError, Rope, SeqRows};
 pub use device::{Device, DeviceError, Rows};

@@ -3,6 +3,8 @@
 //! Knows bytes and offsets, never tensors.
 
 pub mod arena;
+pub mod bandwidth;
+pub mod disk;
 pub mod map;
 pub mod memory;
 pub mod reserve;

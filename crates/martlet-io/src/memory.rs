@@ -30,6 +30,11 @@ pub fn peak_resident() -> Option<u64> {
     usage_peak()
 }
 
+/// Forgets the peak so far, so that [`peak_resident`] tells that from now on. False where the system can not.
+pub fn forget_peak() -> bool {
+    std::fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
 /// Blocks of at least so many bytes are asked of the system one by one, and go back to it when they are freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OWN_BLOCK: libc::c_int = 1 << 20;
@@ -138,6 +143,10 @@ mod tests {
         let block = vec![1u8; 8 << 20];
         assert!(peak_resident().unwrap() > std::hint::black_box(&block).len() as u64);
         assert!(usage_peak().unwrap() > 8 << 20);
+        let before = peak_resident();
+        if forget_peak() {
+            assert!(peak_resident() <= before);
+        }
     }
 
     #[test]

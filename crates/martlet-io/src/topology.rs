@@ -13,6 +13,17 @@ pub fn physical_cores() -> usize {
     }
 }
 
+/// What the processor calls itself; `None` where the system does not say.
+pub fn processor() -> Option<String> {
+    named(&std::fs::read_to_string("/proc/cpuinfo").ok()?)
+}
+
+/// The first name in a text like /proc/cpuinfo.
+fn named(text: &str) -> Option<String> {
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name))?;
+    Some(name.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|name| !name.is_empty())
+}
+
 /// Distinct (package, core) pairs below `root`, as Linux lists them.
 fn cores(root: &Path) -> Option<usize> {
     let mut seen = BTreeSet::new();
@@ -33,6 +44,13 @@ fn cores(root: &Path) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_processor_has_a_name() {
+        let text = "processor\t: 0\nmodel name\t: Some  Core(TM) 7 @ 3 GHz  \nmodel name\t: other\n";
+        assert_eq!(named(text).as_deref(), Some("Some Core(TM) 7 @ 3 GHz"));
+        assert_eq!((named("processor\t: 0\n"), named("model name\t:  \n")), (None, None));
+    }
 
     #[test]
     fn threads_of_one_core_count_once() {

@@ -9,6 +9,8 @@ pub enum ModelError {
     Config { key: String, what: String },
     #[error("config.json: model_type is \"{found}\"; supported are {}", supported.join(", "))]
     ModelType { found: String, supported: Vec<&'static str> },
+    #[error("no released model has the shape \"{found}\"; known are {}", known.join(", "))]
+    Shape { found: String, known: Vec<&'static str> },
     #[error(transparent)]
     Weights(#[from] WeightsError),
     #[error(transparent)]

@@ -16,6 +16,7 @@ mod mtp;
 mod names;
 mod rope;
 mod scratch;
+mod shapes;
 mod spec;
 
 pub use arch::{ARCHITECTURES, read_config};
@@ -29,4 +30,5 @@ pub use mtp::{Mtp, MtpConvention};
 pub use names::{expected_tensors, ignored_tensors};
 pub use rope::RopeSpec;
 pub use scratch::{Scratch, scratch_bytes};
+pub use shapes::{shape_config, shape_names, synthetic};
 pub use spec::{LayerSpec, MAX_DRAFTS, MixerSpec, MlpSpec, ModelSpec, SamplingDefaults};

@@ -23,6 +23,7 @@ mod device;
 mod drafts;
 mod error;
 mod events;
+pub mod machine;
 mod output;
 mod plan;
 mod repeat;
@@ -40,10 +41,11 @@ pub use martlet_io::memory::return_freed_blocks;
 pub use plan::{disk_options, free_memory};
 pub use request::{LoopGuard, MAX_STOPS, Prompt, TurnOptions, default_sampling};
 pub use session::{Options, Session};
-pub use source::{EmbeddedModel, ModelSource};
+pub use source::{EmbeddedModel, ModelSource, SyntheticModel};
 pub use turn::Turn;
 
 pub use martlet_chat::{Format, GrammarError, ToolChoice};
+pub use martlet_device::timed::{Operation, OperationTime};
 pub use martlet_device::{KvScheme, PAGE};
 pub use martlet_engine::disk;
 pub use martlet_engine::{

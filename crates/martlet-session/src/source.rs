@@ -4,7 +4,7 @@ use crate::{OpenError, SessionError};
 use martlet_chat::{ChatModel, TEXT_FILES, TextFiles};
 use martlet_device::reference::Reference;
 use martlet_model::{Model, ModelSpec};
-use martlet_weights::{Checkpoint, Report};
+use martlet_weights::{Checkpoint, Report, synthetic};
 use std::path::{Path, PathBuf};
 
 /// A model, not yet opened.
@@ -15,6 +15,17 @@ pub enum ModelSource {
     Path(PathBuf),
     /// Files that are part of the program.
     Embedded(EmbeddedModel),
+    /// Random weights in the shape of a released model, made in memory: for measuring.
+    Synthetic(SyntheticModel),
+}
+
+/// Random weights.
+#[derive(Clone, Debug)]
+pub struct SyntheticModel {
+    /// One of [`martlet_model::shape_names`].
+    pub shape: String,
+    /// How matrices are stored, and the seed.
+    pub options: synthetic::Options,
 }
 
 /// A checkpoint inside the program.
@@ -31,6 +42,7 @@ impl ModelSource {
     pub fn name(&self) -> String {
         match self {
             ModelSource::Embedded(model) => model.name.to_string(),
+            ModelSource::Synthetic(model) => format!("{} ({}, random weights)", model.shape, model.options.scheme),
             ModelSource::Path(path) => {
                 // "." and ".." have no name of their own.
                 let name = path
@@ -46,6 +58,7 @@ impl ModelSource {
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint, OpenError> {
         Ok(match self {
             ModelSource::Path(path) => Checkpoint::open(path)?,
+            ModelSource::Synthetic(model) => martlet_model::synthetic(&model.shape, model.options)?.checkpoint()?,
             ModelSource::Embedded(model) => {
                 Checkpoint::from_files(model.files.iter().map(|(name, bytes)| (name.to_string(), *bytes)).collect())?
             }
@@ -72,6 +85,7 @@ impl ModelSource {
     pub(crate) fn text_files(&self) -> Result<TextFiles, OpenError> {
         Ok(match self {
             ModelSource::Embedded(model) => TextFiles::from_embedded(model.name, model.files.iter().copied()),
+            ModelSource::Synthetic(_) => TextFiles::from_owned(self.name(), Vec::new()),
             ModelSource::Path(path) if Checkpoint::is_gguf(path)? => self.made_files()?,
             ModelSource::Path(path) if path.is_dir() => TextFiles::from_folder(path)?,
             ModelSource::Path(path) => TextFiles::from_folder(folder_of(path))?,

@@ -112,7 +112,22 @@ impl Checkpoint {
         let (config, label) = (read_config(&folder, &limits)?, folder.label(CONFIG_FILE));
         let settings = Settings::new(&config).map_err(|e| WeightsError::file(&label, e))?;
         let source = Source::open(&folder, only, &limits)?;
-        let (modules, problems) = module::modules(&source, &settings, &config);
+        Checkpoint::assemble(folder, source, &settings, config)
+    }
+
+    /// A checkpoint of tensors that are in memory, or made as they are asked for.
+    pub(crate) fn from_source(source: Source, config: Value) -> Result<Checkpoint, WeightsError> {
+        let settings = Settings::new(&config).map_err(|e| WeightsError::file(CONFIG_FILE, e))?;
+        Checkpoint::assemble(Folder::Memory(Vec::new()), source, &settings, config)
+    }
+
+    fn assemble(
+        folder: Folder,
+        source: Source,
+        settings: &Settings,
+        config: Value,
+    ) -> Result<Checkpoint, WeightsError> {
+        let (modules, problems) = module::modules(&source, settings, &config);
         if !problems.is_empty() {
             return Err(WeightsError::Tensors(problems));
         }
@@ -164,7 +179,7 @@ impl Checkpoint {
 
     /// Bytes of all weight files.
     pub fn file_bytes(&self) -> u64 {
-        self.source.files.iter().map(|f| f.bytes.get().len() as u64).sum()
+        self.source.files.iter().map(|f| f.bytes.len() as u64).sum()
     }
 
     /// A file beside the weights (tokenizer.json, generation_config.json, ...), or `None` when there is none. Of a GGUF
@@ -341,7 +356,7 @@ impl Checkpoint {
     pub(crate) fn file_summaries(&self) -> Vec<FileSummary> {
         let summary = |(i, f): (usize, &SourceFile)| FileSummary {
             name: f.name.clone(),
-            bytes: f.bytes.get().len() as u64,
+            bytes: f.bytes.len() as u64,
             tensors: self.source.tensors.iter().filter(|t| t.file == i).count(),
         };
         self.source.files.iter().enumerate().map(summary).collect()

@@ -36,7 +36,7 @@ impl Checkpoint {
         for file in &self.source.files {
             add(file.name.as_bytes());
             let bytes = file.bytes.get();
-            add(&(bytes.len() as u64).to_le_bytes());
+            add(&(file.bytes.len() as u64).to_le_bytes());
             if bytes.len() <= WHOLE {
                 add(bytes);
                 continue;

@@ -20,6 +20,9 @@ pub(crate) enum Folder {
 pub(crate) enum Bytes {
     Mapped(Arc<Map>),
     Static(&'static [u8]),
+    Owned(Arc<Vec<u8>>),
+    /// So many bytes that no file holds: they are made as they are asked for.
+    Made(usize),
 }
 
 impl Bytes {
@@ -27,6 +30,15 @@ impl Bytes {
         match self {
             Bytes::Mapped(map) => map.bytes(),
             Bytes::Static(bytes) => bytes,
+            Bytes::Owned(bytes) => bytes,
+            Bytes::Made(_) => &[],
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Bytes::Made(len) => *len,
+            bytes => bytes.get().len(),
         }
     }
 
@@ -35,6 +47,8 @@ impl Bytes {
         match self {
             Bytes::Mapped(map) => Shared::new(map.clone()),
             Bytes::Static(bytes) => Shared::new(Arc::new(*bytes)),
+            Bytes::Owned(bytes) => Shared::new(bytes.clone()),
+            Bytes::Made(_) => Shared::new(Arc::new([])),
         }
     }
 }

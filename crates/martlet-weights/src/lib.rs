@@ -27,6 +27,7 @@ mod report;
 pub mod safetensors;
 mod source;
 mod staging;
+pub mod synthetic;
 mod values;
 
 pub use checkpoint::{Checkpoint, Layout};

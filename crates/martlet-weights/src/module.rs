@@ -210,6 +210,10 @@ impl Module {
             let bytes = bytes.ok_or_else(|| source.problem(weight, "lies beyond the end of its file"))?;
             return Ok(Matrix::tiled(scheme, Tiles::new(layout, &bytes).map_err(misfit)?));
         }
+        if let Some(pool) = source.pool_of(self.weight) {
+            let units = if self.shape.len() == 3 { self.shape[0] } else { 1 };
+            return pool.matrix(&weight.name, scheme, rows, cols, units).map_err(misfit);
+        }
         if let Some(repack) = &self.repack {
             let planes = repack.planes(source.bytes(self.weight), rows, cols);
             let planes = planes.map_err(|what| source.problem(weight, what))?;

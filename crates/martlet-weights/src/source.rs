@@ -5,6 +5,7 @@ use crate::folder::{Bytes, Folder};
 use crate::index::{self, INDEX_FILE};
 use crate::limits::Limits;
 use crate::safetensors;
+use crate::synthetic::Pool;
 use martlet_tensor::{Dtype, Shared};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,12 +37,14 @@ pub(crate) struct Raw {
 pub(crate) struct Source {
     pub files: Vec<SourceFile>,
     pub tensors: Vec<Raw>,
+    /// What matrices of random weights are made of.
+    pub pool: Option<Pool>,
 }
 
 impl Source {
     /// Opens the weight files of `folder`; `only` names the one to take instead of looking.
     pub fn open(folder: &Folder, only: Option<&str>, limits: &Limits) -> Result<Source, WeightsError> {
-        let mut source = Source { files: Vec::new(), tensors: Vec::new() };
+        let mut source = Source { files: Vec::new(), tensors: Vec::new(), pool: None };
         if let Some(name) = only {
             source.add(folder, name, limits)?;
         } else if let Some(bytes) = folder.read(INDEX_FILE, limits.json_bytes)? {
@@ -138,11 +141,19 @@ impl Source {
         self.files[t.file].bytes.shared().part(t.range.clone())
     }
 
-    /// Bytes of tensor `t`.
+    /// What tensor `t` is made of, where no file holds it.
+    pub fn pool_of(&self, t: usize) -> Option<&Pool> {
+        self.pool.as_ref().filter(|_| matches!(self.files[self.tensors[t].file].bytes, Bytes::Made(_)))
+    }
+
+    /// Bytes of tensor `t`; none of one that no file holds.
     pub fn bytes(&self, t: usize) -> &[u8] {
         let t = &self.tensors[t];
-        // In bounds: the header's parser has compared every range with the file's length, and maps do not change size.
-        &self.files[t.file].bytes.get()[t.range.clone()]
+        match &self.files[t.file].bytes {
+            Bytes::Made(_) => &[],
+            // In bounds: the header's parser has compared every range with the file's length, and maps do not change size.
+            bytes => &bytes.get()[t.range.clone()],
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The command line: global flags and subcommands.
 
 use crate::commands::{
-    cache, chat, config, generate, inspect, pack, plan, quantize, replay, serve, service, stats, template, tokenize,
+    bench, benchtest, cache, chat, config, generate, inspect, pack, plan, quantize, replay, serve, service, stats,
+    synthetic, template, tokenize,
 };
 use crate::exit;
 use crate::settings::KV;
@@ -53,6 +54,12 @@ pub enum Command {
     Quantize(quantize::Args),
     /// Write a model in the form in which it is computed, which opens at once
     Pack(pack::Args),
+    /// Measure how fast a model runs, beside what this machine's memory gives
+    Bench(bench::Args),
+    /// Measure machine and model within two minutes, for a report to share; nothing is sent
+    Benchtest(benchtest::Args),
+    /// Write a checkpoint of random weights in the shape of a released model, for measuring
+    Synthetic(synthetic::Args),
     /// Look after what the prefix cache keeps on disk
     Cache(cache::Args),
     /// Show settings and where they come from

@@ -60,6 +60,9 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Plan(args) => commands::plan::run(args, &app(cli)?),
         Command::Quantize(args) => commands::quantize::run(args, &app(cli)?),
         Command::Pack(args) => commands::pack::run(args, &app(cli)?),
+        Command::Bench(args) => commands::bench::run(args, &app(cli)?),
+        Command::Benchtest(args) => commands::benchtest::run(args, &app(cli)?),
+        Command::Synthetic(args) => commands::synthetic::run(args, &app(cli)?),
         Command::Cache(args) => commands::cache::run(args, &app(cli)?),
         // The rest works where the settings are wrong.
         Command::Service(args) => match &args.what {

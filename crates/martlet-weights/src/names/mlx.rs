@@ -8,8 +8,23 @@ pub(super) fn target(name: &str) -> Option<Target> {
 }
 
 /// The name that MLX gives a canonical tensor, without prefix.
-pub(crate) fn from_canonical(name: &str) -> String {
+fn from_canonical(name: &str) -> String {
     name.replace(".mlp.experts.", ".mlp.switch_mlp.")
+}
+
+/// The name under which MLX stores a canonical tensor. `wrapped`: the language model sits in a wrapper beside a vision
+/// tower (Qwen3.5), or else stands alone (Qwen3-Next).
+pub(crate) fn stored_name(name: &str, wrapped: bool) -> String {
+    let name = from_canonical(name);
+    if name.starts_with("mtp.") {
+        return name;
+    }
+    if let Some(rest) = name.strip_prefix("visual.") {
+        return format!("vision_tower.{rest}");
+    }
+    let wrapper = if wrapped { "language_model." } else { "" };
+    let model = if name.starts_with("lm_head.") { "" } else { "model." };
+    format!("{wrapper}{model}{name}")
 }
 
 #[cfg(test)]

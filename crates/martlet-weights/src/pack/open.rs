@@ -41,7 +41,7 @@ pub(crate) fn open(folder: &Folder, limits: &Limits) -> Result<Opened, WeightsEr
     if !manifest.experts.is_empty() {
         files.push(file(folder, &manifest, EXPERTS_FILE, manifest.experts_bytes)?);
     }
-    let source = Source { files, tensors: Vec::new() };
+    let source = Source { files, tensors: Vec::new(), pool: None };
     let mut opened = Opened { source, modules: Vec::new(), entries: BTreeMap::new(), digest };
     for t in &manifest.tensors {
         let range = t.offset as usize..(t.offset + t.bytes) as usize;

@@ -6,8 +6,8 @@
 //! the weights are copied, config.json with the quantisation added. Memory holds one tensor at a time.
 
 mod encode;
-mod plan;
-mod write;
+pub(crate) mod plan;
+pub(crate) mod write;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::WeightsError;
@@ -18,7 +18,7 @@ use std::path::Path;
 use write::Output;
 
 /// Largest shard, in bytes of tensors. A larger tensor has a shard of its own.
-const SHARD_BYTES: u64 = 4 << 30;
+pub(crate) const SHARD_BYTES: u64 = 4 << 30;
 
 /// The packed formats of MLX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -96,7 +96,7 @@ impl Options {
     }
 
     /// The scheme, with scales of this type where they are floats.
-    fn scheme(&self, scale: Float) -> Result<Scheme, WeightsError> {
+    pub(crate) fn scheme(&self, scale: Float) -> Result<Scheme, WeightsError> {
         let Options { bits, group, .. } = *self;
         match (self.mode, bits, group) {
             (Mode::Affine, 1..=6 | 8, 32 | 64 | 128) => Ok(Scheme::Affine { bits, group, scale }),
@@ -126,7 +126,7 @@ pub fn quantise(
     let plan = Plan::new(src, options, SHARD_BYTES)?;
     let staging = Staging::new(dst)?;
     let mut output = Output::Folder(staging.path());
-    let summary = write::write(src, &plan, &mut output, progress)?;
+    let summary = write_plan(src, &plan, &mut output, progress)?;
     staging.finish()?;
     Ok(summary)
 }
@@ -135,8 +135,20 @@ pub fn quantise(
 pub fn quantise_in_memory(src: &Checkpoint, options: Options) -> Result<(Files, Summary), WeightsError> {
     let plan = Plan::new(src, options, SHARD_BYTES)?;
     let mut files = Vec::new();
-    let summary = write::write(src, &plan, &mut Output::Memory(&mut files), &mut |_, _| {})?;
+    let summary = write_plan(src, &plan, &mut Output::Memory(&mut files), &mut |_, _| {})?;
     Ok((files, summary))
+}
+
+fn write_plan(
+    src: &Checkpoint,
+    plan: &Plan,
+    output: &mut Output<'_>,
+    progress: Progress<'_>,
+) -> Result<Summary, WeightsError> {
+    let mut encode =
+        |item: &plan::Item, put: write::Put<'_>| encode::encode(src, item)?.iter().try_for_each(|bytes| put(bytes));
+    let summary = write::write(plan, write::beside(src)?, output, &mut encode, progress)?;
+    Ok(Summary { source_bytes: src.file_bytes(), ..summary })
 }
 
 #[cfg(test)]

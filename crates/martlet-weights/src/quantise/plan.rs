@@ -3,6 +3,7 @@
 use super::{Options, WeightsError};
 use crate::checkpoint::{Checkpoint, Layout};
 use crate::names::{self, mlx, next::Heads};
+use martlet_tensor::scheme::FP8_BLOCK;
 use martlet_tensor::{Dtype, Float, Scheme};
 use serde_json::{Map, Value, json};
 use std::ops::Range;
@@ -11,9 +12,14 @@ use std::ops::Range;
 const GATE_BITS: u8 = 8;
 const GATE_GROUP: u16 = 64;
 
+/// The scheme of routers and gates whose source has floats of this type.
+pub(crate) fn gate_scheme(scale: Float) -> Scheme {
+    Scheme::Affine { bits: GATE_BITS, group: GATE_GROUP, scale }
+}
+
 /// One tensor to be written, with its scales and biases.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(crate) struct Item {
     /// Name in the file, without ".weight" where it is packed.
     pub name: String,
     pub shape: Vec<usize>,
@@ -23,7 +29,7 @@ pub(super) struct Item {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
+pub(crate) enum How {
     Packed(Scheme),
     /// As [`Checkpoint::vector`] gives it: norms as multipliers.
     Plain(Float),
@@ -33,13 +39,13 @@ pub(super) enum How {
 
 /// One file of tensors.
 #[derive(Debug)]
-pub(super) struct Shard {
+pub(crate) struct Shard {
     pub name: String,
     pub items: Vec<Item>,
 }
 
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub shards: Vec<Shard>,
     pub config: Value,
     /// Canonical names of matrices left plain for their width.
@@ -59,6 +65,16 @@ impl Item {
             return Vec::new();
         };
         let shape = |last: usize| outer.iter().copied().chain([last]).collect::<Vec<_>>();
+        if let Scheme::Fp8Block { scale } = scheme {
+            let mut blocks = shape(cols.div_ceil(FP8_BLOCK));
+            if let [.., rows, _] = blocks.as_mut_slice() {
+                *rows = rows.div_ceil(FP8_BLOCK);
+            }
+            return vec![
+                (format!("{}.weight", self.name), Dtype::F8E4m3, self.shape.clone()),
+                (format!("{}.weight_scale_inv", self.name), Dtype::from(scale), blocks),
+            ];
+        }
         let dtype = match scheme {
             Scheme::Affine { scale, .. } => Dtype::from(scale),
             _ => Dtype::U8,
@@ -130,7 +146,7 @@ impl Plan {
 }
 
 /// Fills shards in order.
-fn split(items: Vec<Item>, shard_bytes: u64) -> Vec<Shard> {
+pub(crate) fn split(items: Vec<Item>, shard_bytes: u64) -> Vec<Shard> {
     let mut groups: Vec<Vec<Item>> = Vec::new();
     let mut room = 0;
     for item in items {
@@ -223,7 +239,7 @@ impl Planner<'_> {
         let gate = name.ends_with(".mlp.gate.weight") || name.ends_with(".mlp.shared_expert_gate.weight");
         let usual = self.options.scheme(float)?;
         let scheme = match gate {
-            true => Scheme::Affine { bits: GATE_BITS, group: GATE_GROUP, scale: float },
+            true => gate_scheme(float),
             false => usual,
         };
         let name = self.mlx_name(name);
@@ -266,16 +282,7 @@ impl Planner<'_> {
     }
 
     fn mlx_name(&self, name: &str) -> String {
-        let name = mlx::from_canonical(name);
-        if name.starts_with("mtp.") {
-            return name;
-        }
-        if let Some(rest) = name.strip_prefix("visual.") {
-            return format!("vision_tower.{rest}");
-        }
-        let wrapper = if self.wrapped { "language_model." } else { "" };
-        let model = if name.starts_with("lm_head.") { "" } else { "model." };
-        format!("{wrapper}{model}{name}")
+        mlx::stored_name(name, self.wrapped)
     }
 
     /// config.json with the quantisation, under both keys that MLX uses.

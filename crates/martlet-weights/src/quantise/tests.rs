@@ -159,7 +159,7 @@ fn shards_are_filled_and_the_index_follows() {
     let src = fixture("moe");
     let plan = Plan::new(&src, affine(4, 64), 200_000).unwrap();
     let mut files = Vec::new();
-    write::write(&src, &plan, &mut Output::Memory(&mut files), &mut |_, _| {}).unwrap();
+    write_plan(&src, &plan, &mut Output::Memory(&mut files), &mut |_, _| {}).unwrap();
     let shards: Vec<_> =
         files.iter().filter(|(n, _)| n.starts_with("model-")).map(|(n, b)| (n.as_str(), b.len())).collect();
     assert!(shards.len() > 2 && shards.iter().all(|(_, len)| *len < 220_000), "{shards:?}");

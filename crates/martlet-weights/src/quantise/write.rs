@@ -1,7 +1,6 @@
 //! Planned tensors into files: a folder that appears when it is whole, or memory.
 
-use super::encode::encode;
-use super::plan::{How, Plan, Shard};
+use super::plan::{How, Item, Plan, Shard};
 use super::{Progress, Summary};
 use crate::checkpoint::Checkpoint;
 use crate::error::WeightsError;
@@ -13,7 +12,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Where files go.
-pub(super) enum Output<'a> {
+pub(crate) enum Output<'a> {
     Folder(&'a Path),
     Memory(&'a mut Vec<(String, Vec<u8>)>),
 }
@@ -74,25 +73,28 @@ impl Writer {
     }
 }
 
-/// Writes all files of the plan.
-pub(super) fn write(
-    src: &Checkpoint,
+/// Takes the next bytes of a file.
+pub(crate) type Put<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), WeightsError>;
+
+/// Gives the bytes of an item's tensors, in their order.
+pub(crate) type Encode<'a> = &'a mut dyn FnMut(&Item, Put<'_>) -> Result<(), WeightsError>;
+
+/// Writes all files of the plan, and the files `beside` it.
+pub(crate) fn write(
     plan: &Plan,
+    beside: Vec<(String, Vec<u8>)>,
     output: &mut Output<'_>,
+    encode: Encode<'_>,
     progress: Progress<'_>,
 ) -> Result<Summary, WeightsError> {
-    let mut summary = Summary { source_bytes: src.file_bytes(), unfit: plan.unfit.clone(), ..Summary::default() };
+    let mut summary = Summary { unfit: plan.unfit.clone(), ..Summary::default() };
     let total = plan.weights();
     for shard in &plan.shards {
-        write_shard(src, shard, output, &mut summary, total, progress)?;
+        write_shard(shard, output, encode, &mut summary, total, progress)?;
         summary.files.push(shard.name.clone());
     }
     let mut texts = vec![(INDEX_FILE.to_string(), pretty(&index(plan))), config(plan)];
-    for name in src.text_names()?.into_iter().filter(|name| name != "config.json") {
-        if let Some(bytes) = src.text_file(&name)? {
-            texts.push((name, bytes));
-        }
-    }
+    texts.extend(beside);
     for (name, bytes) in texts {
         output.file(&name, &bytes)?;
         summary.files.push(name);
@@ -101,9 +103,9 @@ pub(super) fn write(
 }
 
 fn write_shard(
-    src: &Checkpoint,
     shard: &Shard,
     output: &mut Output<'_>,
+    encode: Encode<'_>,
     summary: &mut Summary,
     total: u64,
     progress: Progress<'_>,
@@ -115,10 +117,10 @@ fn write_shard(
     writer.put(&header)?;
     summary.bytes += header.len() as u64;
     for item in &shard.items {
-        for bytes in encode(src, item)? {
-            writer.put(&bytes)?;
+        encode(item, &mut |bytes| {
             summary.bytes += bytes.len() as u64;
-        }
+            writer.put(bytes)
+        })?;
         match item.how {
             How::Packed(_) => summary.packed_weights += item.weights(),
             How::Plain(_) | How::ChannelsLast(_) => summary.plain_weights += item.weights(),
@@ -146,4 +148,15 @@ fn config(plan: &Plan) -> (String, Vec<u8>) {
 
 fn pretty(value: &Value) -> Vec<u8> {
     format!("{value:#}\n").into_bytes()
+}
+
+/// Files to be copied: tokenizer, templates, generation and image settings, licences.
+pub(super) fn beside(src: &Checkpoint) -> Result<Vec<(String, Vec<u8>)>, WeightsError> {
+    let mut files = Vec::new();
+    for name in src.text_names()?.into_iter().filter(|name| name != "config.json") {
+        if let Some(bytes) = src.text_file(&name)? {
+            files.push((name, bytes));
+        }
+    }
+    Ok(files)
 }

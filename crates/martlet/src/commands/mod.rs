@@ -1,5 +1,7 @@
 //! One file for each subcommand.
 
+pub mod bench;
+pub mod benchtest;
 pub mod cache;
 pub mod chat;
 pub mod config;
@@ -12,5 +14,6 @@ pub mod replay;
 pub mod serve;
 pub mod service;
 pub mod stats;
+pub mod synthetic;
 pub mod template;
 pub mod tokenize;
