@@ -2,6 +2,8 @@
 
     python3 tools/skills.py cases N FILE             N cases a skill, one JSON object a line (200 in results.json)
     python3 tools/skills.py score CASES ANSWERS      table beside results.json; exit 1 where a skill is over 2 points worse
+    python3 tools/skills.py serve URL CASES ANSWERS  asks a server (chat completions) what calls tools; exit 1 where fewer
+                                                     of its answers are right than of those in ANSWERS
 
 The generators in tools/fledgling are those of the training recipe; pictures are left out. `tools/skills.sh` runs it all.
 """
@@ -9,6 +11,8 @@ The generators in tools/fledgling are those of the training recipe; pictures are
 import json
 import random
 import sys
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -69,11 +73,38 @@ def score(cases_path, answers_path):
     return 1 if worse else 0
 
 
+def served(url, case):
+    """Whether a server's answer is right; arguments of calls in their types."""
+    body = {**case["chat"], "model": "fledgling", "temperature": 0, "max_tokens": case["max_tokens"]}
+    request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
+                                     {"content-type": "application/json"})
+    with urllib.request.urlopen(request) as response:
+        message = json.load(response)["choices"][0]["message"]
+    kind, want = case["check"]
+    if kind != "calls":
+        return data.check(case, message["content"] or "")
+    calls = [call["function"] for call in message.get("tool_calls") or []]
+    return [(c["name"], json.loads(c["arguments"])) for c in calls] == [(w["name"], w["arguments"]) for w in want]
+
+
+def compare_served(url, cases_path, answers_path):
+    with open(cases_path) as c, open(answers_path) as a:
+        pairs = list(zip(map(json.loads, c), map(json.loads, a), strict=True))
+    pairs = [(case, answer) for case, answer in pairs if case["skill"] == "tool"]
+    before = sum(data.check(case, answer["text"]) for case, answer in pairs)
+    with ThreadPoolExecutor(8) as pool:
+        now = sum(pool.map(lambda pair: served(url, pair[0]), pairs))
+    print("tools, %d cases: %d right of the model alone, %d through the server" % (len(pairs), before, now))
+    return 1 if now < before else 0
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["cases", count, path, *long]:
             write_cases(int(count), path, LENGTHS + ((4096, 8192) if long else ()))
         case ["score", cases_path, answers_path]:
             sys.exit(score(cases_path, answers_path))
+        case ["serve", url, cases_path, answers_path]:
+            sys.exit(compare_served(url, cases_path, answers_path))
         case _:
             sys.exit(__doc__)

@@ -16,6 +16,7 @@ const SEQUENCES: usize = 8;
 const TIME: Duration = Duration::from_secs(15);
 
 fn main() {
+    martlet_session::return_freed_blocks();
     println!("| clients | requests | requests/s | tokens/s | median | slowest | peak memory |");
     println!("| --- | --- | --- | --- | --- | --- | --- |");
     let server = Arc::new(serve(session(SEQUENCES), options(Limits::default())));

@@ -272,7 +272,7 @@ def test_settings_reach_the_request(chat, stub):
     assert "top_p" not in body, "7 is no share"
     assert body["reasoning_effort"] == "low"
     assert body["messages"] == [{"role": "system", "content": "Be long."}, {"role": "user", "content": "second"}]
-    assert body["stream_options"] == {"include_usage": True}
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     chat.button("Settings").click()
     chat.button("Back to defaults").click()
     chat.button("Done").click()

@@ -100,7 +100,7 @@ fn what_is_no_request_is_a_400_that_says_so() {
         format!("{{\"messages\": {}}}", deep("[", "]")).into(),
         deep("{\"a\":", "}").into(),
         b"{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\xfe\"}]}".to_vec(),
-        b"{\"messages\": [{\"role\": \"user\", \"content\": \"\\ud800\"}]}".to_vec(),
+        b"{\"messages\": [{\"role\": \"user\", \"content\": \"\\ud80\"}]}".to_vec(),
         b"{\"messages\": [{\"role\": \"user\", \"con".to_vec(),
         b"{:".to_vec(),
         b"\0\0\0".to_vec(),
@@ -237,5 +237,26 @@ fn refusals_leave_no_doubt_about_the_next_request() {
     assert!(client.try_response().is_none(), "the body was taken for requests");
     let wrong: Value = server.get("/v1/chat/completions").json();
     assert_eq!(wrong["error"]["code"], "method_not_allowed");
+    is_well(&server);
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let (_alone, server) = alone(Limits { connections: 2, ..Limits::default() });
+    let held: Vec<Client> = (0..2)
+        .map(|_| {
+            let mut client = server.client();
+            client.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            assert_eq!(client.response().status, 200);
+            client
+        })
+        .collect();
+    let refused = server.get("/health");
+    assert_eq!((refused.status, code(&refused).as_str()), (503, "too_many_connections"));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    drop(held);
+    while server.get("/health").status != 200 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     is_well(&server);
 }

@@ -47,7 +47,7 @@ fn check_refusal(status: u16, retry_after: Option<&str>) {
 fn two_hundred_clients_get_the_same_answers_as_one() {
     let _alone = alone();
     let clients = if std::env::var_os("MARTLET_FULL").is_some() { 1000 } else { 200 };
-    let server = serve(session(8), options(Limits { requests: 48, ..Limits::default() }));
+    let server = serve(session(8), options(Limits { requests: 48, connections: 2 * clients, ..Limits::default() }));
     let expected: HashMap<&str, String> =
         SAID.into_iter().map(|said| (said, answer(&server, Api::Chat, said, false).0)).collect();
     let (server, expected, together) = (Arc::new(server), Arc::new(expected), Arc::new(Barrier::new(clients)));

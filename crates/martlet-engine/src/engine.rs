@@ -6,14 +6,15 @@ use crate::draft::policy::MAX_SUFFIX;
 use crate::draft::{Accept, DrafterChoice};
 use crate::events::{EngineError, Event};
 use crate::memory::{Budget, FreeMemory};
+use crate::queue::{self, NotSent, Outbox};
 use crate::runner::{Capacity, Runner};
 use crate::sequence::Sequence;
 use crate::stats::Stats;
-use crate::worker::{Command, Shared, Worker};
+use crate::worker::{Command, Worker};
 use martlet_device::{Device, KvScheme, PAGE};
 use martlet_model::{ExpertProvider, Model, ModelSpec};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
@@ -78,11 +79,10 @@ impl Default for EngineOptions {
 
 /// A running engine. Dropping it ends its thread after the step in flight; unfinished requests are cancelled.
 pub struct Engine {
-    commands: Sender<Command>,
+    commands: Outbox<Command>,
     thread: Option<JoinHandle<()>>,
-    shared: Shared,
+    stats: Arc<Mutex<Stats>>,
     asked: Arc<AtomicU64>,
-    queue: usize,
     spec: ModelSpec,
     context: usize,
 }
@@ -147,24 +147,19 @@ impl Engine {
         let capacity = capacity(&spec, drafts, context, pool, &options);
         let start = |e: &dyn std::fmt::Display| EngineError::Start(e.to_string());
         let runner = Runner::new(d, model, experts, capacity).map_err(|e| start(&e))?;
-        let (commands, inbox) = channel();
-        let shared = Shared {
-            stopping: Arc::new(AtomicBool::new(false)),
-            queued: Arc::new(AtomicUsize::new(0)),
-            stats: Arc::new(Mutex::new(Stats::default())),
-        };
+        let (commands, inbox) = queue::channel(options.queue);
+        let stats = Arc::new(Mutex::new(Stats::default()));
         let asked = Arc::new(AtomicU64::new(u64::MAX));
         let budget = Budget::new(pool, asked.clone(), options.free_memory.clone());
-        let queue = options.queue;
         if options.disk.is_some() && options.model_key.is_empty() {
             return Err(EngineError::Start("states can only be stored under a key that names the model".into()));
         }
         let disk = options.disk.take().filter(|_| options.prefix_cache);
         let disk = disk.map(|d| DiskCache::open(d, Arc::new(SystemTime::now))).transpose().map_err(|e| start(&e))?;
-        let worker = Worker::new(runner, inbox, shared.clone(), options, budget, disk).map_err(|e| start(&e))?;
+        let worker = Worker::new(runner, inbox, stats.clone(), options, budget, disk).map_err(|e| start(&e))?;
         let thread =
             std::thread::Builder::new().name("engine".into()).spawn(move || worker.run()).map_err(|e| start(&e))?;
-        Ok(Engine { commands, thread: Some(thread), shared, asked, queue, spec, context })
+        Ok(Engine { commands, thread: Some(thread), stats, asked, spec, context })
     }
 
     pub fn spec(&self) -> &ModelSpec {
@@ -179,38 +174,37 @@ impl Engine {
     /// Admits a request, or refuses it at once.
     pub fn submit(&self, request: Request) -> Result<Handle, Refused> {
         let params = request.check(self.spec.vocabulary, self.context)?;
-        let one_more = |waiting| (waiting < self.queue).then_some(waiting + 1);
-        let queued = self.shared.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        queued.map_err(|waiting| Refused::Busy { waiting, limit: self.queue })?;
         let (sender, events) = channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let sequence = Sequence::new(request, params, self.context, sender, cancelled.clone());
-        self.commands.send(Command::Run(Box::new(sequence))).map_err(|_| Refused::Stopped)?;
+        self.commands.request(Command::Run(Box::new(sequence))).map_err(|e| match e {
+            NotSent::Full(waiting) => Refused::Busy { waiting, limit: self.commands.limit() },
+            NotSent::Ended => Refused::Stopped,
+        })?;
         Ok(Handle { events, cancelled })
     }
 
     /// What was done so far, as of the latest step.
     pub fn stats(&self) -> Stats {
-        self.shared.stats.lock().map(|s| s.clone()).unwrap_or_default()
+        self.stats.lock().map(|s| s.clone()).unwrap_or_default()
     }
 
     /// Lets keys, values and kept states take at most `bytes` from now on: kept states go first, then sequences wait.
     /// `u64::MAX`: as much as at the start.
     pub fn set_memory(&self, bytes: u64) {
         self.asked.store(bytes, Ordering::Relaxed);
-        let _ = self.commands.send(Command::Wake);
+        self.commands.tell(Command::Wake);
     }
 
     /// Forgets all kept states.
     pub fn clear_cache(&self) {
-        let _ = self.commands.send(Command::ClearCache);
+        self.commands.tell(Command::ClearCache);
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Relaxed);
-        let _ = self.commands.send(Command::Stop);
+        self.commands.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

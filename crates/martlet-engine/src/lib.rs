@@ -14,6 +14,7 @@ mod mtp_check;
 mod pages;
 mod plan;
 mod prefix;
+mod queue;
 mod runner;
 mod sampling;
 mod schedule;

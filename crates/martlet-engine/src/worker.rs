@@ -7,14 +7,14 @@ use crate::engine::EngineOptions;
 use crate::events::{EngineError, Finish};
 use crate::memory::{self, Budget};
 use crate::prefix::{Keys, PrefixCache, find_on_disk, keep_points};
+use crate::queue::{Inbox, Next};
 use crate::runner::{Runner, SeqState, StepError};
 use crate::sequence::{Loading, Sequence};
 use crate::states::Kept;
 use crate::stats::Stats;
 use martlet_device::{Device, PAGE};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,6 @@ pub(crate) enum Command {
     ClearCache,
     /// Somebody changed what `Worker` looks at between steps.
     Wake,
-    Stop,
 }
 
 /// What came of the attempt to begin a sequence.
@@ -35,20 +34,12 @@ enum Begun {
     NoRoom,
 }
 
-/// What the thread shares with its handle.
-#[derive(Clone)]
-pub(crate) struct Shared {
-    pub stopping: Arc<AtomicBool>,
-    /// Requests that were sent and not begun.
-    pub queued: Arc<AtomicUsize>,
-    pub stats: Arc<Mutex<Stats>>,
-}
-
 /// The state of the engine's thread.
 pub(crate) struct Worker<D: Device> {
     pub runner: Runner<D>,
-    inbox: Receiver<Command>,
-    shared: Shared,
+    inbox: Inbox<Command>,
+    /// What the handle shows of `stats`.
+    published: Arc<Mutex<Stats>>,
     /// Admitted, not yet begun; in order of arrival.
     #[expect(clippy::vec_box, reason = "they are moved about, and are large")]
     waiting: Vec<Box<Sequence>>,
@@ -75,8 +66,8 @@ pub(crate) struct Worker<D: Device> {
 impl<D: Device> Worker<D> {
     pub fn new(
         mut runner: Runner<D>,
-        inbox: Receiver<Command>,
-        shared: Shared,
+        inbox: Inbox<Command>,
+        published: Arc<Mutex<Stats>>,
         options: EngineOptions,
         budget: Budget,
         disk: Option<DiskCache>,
@@ -90,7 +81,7 @@ impl<D: Device> Worker<D> {
             mtp: mtp.then(|| Box::new(Mtp) as Box<dyn Drafter<D> + Send>),
             runner,
             inbox,
-            shared,
+            published,
             waiting: Vec::new(),
             running: Vec::new(),
             options,
@@ -128,27 +119,19 @@ impl<D: Device> Worker<D> {
     fn receive(&mut self) -> bool {
         let mut some = false;
         loop {
-            let command = if self.running.is_empty() && !some {
-                // Who waits while nobody runs waits for the disk.
-                let time = if self.waiting.is_empty() { memory::PERIOD } else { Duration::from_millis(1) };
-                match self.inbox.recv_timeout(time) {
-                    Ok(command) => command,
-                    Err(RecvTimeoutError::Timeout) => return true,
-                    Err(RecvTimeoutError::Disconnected) => return false,
-                }
-            } else {
-                match self.inbox.try_recv() {
-                    Ok(command) => command,
-                    Err(TryRecvError::Empty) => return !self.shared.stopping.load(Ordering::Relaxed),
-                    Err(TryRecvError::Disconnected) => return false,
-                }
+            // Who waits while nobody runs waits for the disk.
+            let time = if self.waiting.is_empty() { memory::PERIOD } else { Duration::from_millis(1) };
+            let wait = self.running.is_empty() && !some;
+            let command = match self.inbox.next(wait.then_some(time)) {
+                Next::Command(command) => command,
+                Next::Nothing => return true,
+                Next::End => return false,
             };
             some = true;
             match command {
                 Command::Run(sequence) => self.waiting.push(sequence),
                 Command::ClearCache => self.clear_cache(),
                 Command::Wake => self.fit(),
-                Command::Stop => return false,
             }
         }
     }
@@ -162,7 +145,7 @@ impl<D: Device> Worker<D> {
             self.stats.cache.entries = prefix.len();
             self.stats.cache.state_bytes = prefix.state_bytes() as u64;
         }
-        if let Ok(mut stats) = self.shared.stats.lock() {
+        if let Ok(mut stats) = self.published.lock() {
             stats.clone_from(&self.stats);
         }
     }
@@ -185,7 +168,7 @@ impl<D: Device> Worker<D> {
                 Some(result) => ended.push((*sequence, result)),
             }
         }
-        self.shared.queued.fetch_sub(ended.len(), Ordering::Relaxed);
+        self.inbox.begun(ended.len());
         self.finish(ended);
     }
 
@@ -230,7 +213,7 @@ impl<D: Device> Worker<D> {
         }
         let before = waiting.len();
         self.waiting = waiting.into_iter().flatten().collect();
-        self.shared.queued.fetch_sub(before - self.waiting.len(), Ordering::Relaxed);
+        self.inbox.begun(before - self.waiting.len());
         self.finish(failed);
     }
 
@@ -559,7 +542,7 @@ impl<D: Device> Worker<D> {
         }
         sequence.drafts = Drafts::default();
         self.stats.preempted += 1;
-        self.shared.queued.fetch_add(1, Ordering::Relaxed);
+        self.inbox.again();
         self.waiting.insert(0, Box::new(sequence));
     }
 }

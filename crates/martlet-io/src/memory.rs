@@ -30,6 +30,20 @@ pub fn peak_resident() -> Option<u64> {
     usage_peak()
 }
 
+/// Blocks of at least so many bytes are asked of the system one by one, and go back to it when they are freed.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const OWN_BLOCK: libc::c_int = 1 << 20;
+
+/// Has large blocks (a kept state, a body) go back to the system as soon as they are freed, for the whole process. glibc
+/// learns from the first that is freed to keep blocks of that size, up to 32 MiB, in its heap, where those that live on
+/// hold what lies between them: a server whose prefix cache renews its entries would take a third more than its budget.
+pub fn return_freed_blocks() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[allow(unsafe_code)]
+    // SAFETY: mallopt may be called at any time; it only sets a number that later allocations look at.
+    let _ = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_BLOCK) };
+}
+
 fn tighter(a: Memory, b: Memory) -> Memory {
     Memory { total: a.total.min(b.total), free: a.free.min(b.free) }
 }

@@ -112,6 +112,29 @@ pub fn format(value: &Value, path: &str) -> Result<Option<Format>, ApiError> {
     }
 }
 
+/// Where a request has the schema, expression or list that its answer must follow.
+pub fn form(body: &Map<String, Value>) -> String {
+    const PLACES: [&[&str]; 5] = [
+        &["response_format"],
+        &["structured_outputs"],
+        &["text", "format"],
+        &["output_config", "format"],
+        &["output_format"],
+    ];
+    const KEYS: [&str; 8] = ["json_schema", "schema", "json", "pattern", "regex", "lark", "grammar", "choice"];
+    let object = |path: &&&[&str]| path.iter().try_fold(body, |at, key| get(at, key)?.as_object()).is_some();
+    let Some(path) = PLACES.iter().find(object) else { return "response_format".to_string() };
+    let mut found = path.join(".");
+    let mut at = path.iter().try_fold(body, |at, key| get(at, key)?.as_object());
+    // A frame has one more inside.
+    for _ in 0..2 {
+        let Some(key) = at.and_then(|at| KEYS.into_iter().find(|key| get(at, key).is_some())) else { break };
+        found = join(&found, key);
+        at = at.and_then(|at| get(at, key)?.as_object()).filter(|_| key == "json_schema");
+    }
+    found
+}
+
 fn schema_of(schema: &Value, path: &str) -> Result<Option<Format>, ApiError> {
     match schema {
         Value::Object(_) | Value::Bool(_) => Ok(Some(Format::JsonSchema(schema.clone()))),
@@ -200,6 +223,18 @@ mod tests {
         assert_eq!(top_k(Some(-2)).map_err(said), Err(refused("top_k", "is -2: it must be 0 (off) or above")));
         let expected = refused("top_logprobs", "is 21: it must be from 0 to 20");
         assert_eq!(top(Some(21), "top_logprobs").map_err(said), Err(expected));
+    }
+
+    #[test]
+    fn a_form_has_a_place() {
+        let of = |v: Value| form(v.as_object().unwrap());
+        let schema = json!({"type": "object", "schema": {}});
+        let framed = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+        assert_eq!(of(json!({"response_format": framed})), "response_format.json_schema.schema");
+        assert_eq!(of(json!({"text": {"format": {"schema": schema}}})), "text.format.schema");
+        assert_eq!(of(json!({"structured_outputs": {"json": schema}, "text": "x"})), "structured_outputs.json");
+        assert_eq!(of(json!({"response_format": null, "output_format": {"pattern": "a"}})), "output_format.pattern");
+        assert_eq!(of(json!({"output_config": {"format": {"choice": ["a"]}}})), "output_config.format.choice");
     }
 
     #[test]

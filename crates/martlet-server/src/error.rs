@@ -20,6 +20,17 @@ impl Style {
     }
 }
 
+/// Where a request has what only its turn can find impossible, by JSON path.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fields {
+    /// The conversation or text.
+    pub prompt: &'static str,
+    /// The form of the answer.
+    pub form: String,
+    /// The schema of each tool that is declared.
+    pub schemas: Vec<String>,
+}
+
 /// A request that is not answered as asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
@@ -98,20 +109,35 @@ impl ApiError {
         }
     }
 
-    /// Of a form that answers can not be held to; `endpoint` says where a request has it.
-    pub fn grammar(endpoint: &str, e: &GrammarError) -> ApiError {
-        if let GrammarError::Tool { index, path, .. } = e {
-            let path = if path.is_empty() { String::new() } else { format!(".{path}") };
-            return ApiError::field(format!("tools[{index}]{path}"), e.to_string());
+    /// Of a turn that does not begin.
+    pub fn of_turn(e: SessionError, fields: &Fields) -> ApiError {
+        match e {
+            SessionError::Grammar(e) => ApiError::grammar(&e, fields),
+            SessionError::Refused(Refused::TooLong { .. } | Refused::Empty) => {
+                ApiError { param: Some(fields.prompt.into()), ..e.into() }
+            }
+            e => e.into(),
         }
-        let place = match (endpoint, e) {
-            (_, GrammarError::NoTools | GrammarError::UnknownTool { .. }) => "tool_choice",
-            ("responses", _) => "text.format",
-            ("messages", _) => "output_config.format",
-            _ => "response_format",
+    }
+
+    /// Of a form that answers can not be held to.
+    fn grammar(e: &GrammarError, fields: &Fields) -> ApiError {
+        let place = match e {
+            GrammarError::NoTools | GrammarError::UnknownTool { .. } => "tool_choice",
+            GrammarError::Tool { index, .. } => fields.schemas.get(*index).map_or("tools", String::as_str),
+            _ => &fields.form,
         };
-        let path = e.path().filter(|path| !path.is_empty()).map_or(String::new(), |path| format!(".schema.{path}"));
-        ApiError::field(format!("{place}{path}"), e.to_string())
+        let message = match e {
+            GrammarError::Tool { message, .. } => message.clone(),
+            e => e.to_string(),
+        };
+        let path = e.path().unwrap_or_default();
+        let message = message.strip_prefix(&format!("{path}: ")).unwrap_or(&message);
+        // That is how tools are declared to the model.
+        let path =
+            if matches!(e, GrammarError::Tool { .. }) { path.trim_start_matches("function.parameters") } else { path };
+        let dot = if path.is_empty() || path.starts_with(['[', '.']) { "" } else { "." };
+        ApiError::field(format!("{place}{dot}{path}"), message)
     }
 
     pub fn response(&self, style: Style) -> Response {
@@ -173,7 +199,13 @@ impl From<Refused> for ApiError {
             Refused::Busy { .. } => ApiError::busy(message, 5),
             Refused::Stopped => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "engine_stopped", message),
             Refused::Param(e) => ApiError::field(e.name, message),
-            Refused::Bias { .. } | Refused::BiasTwice { .. } => ApiError::field("logit_bias", message),
+            Refused::Bias { token, .. } | Refused::BiasTwice { token } => {
+                ApiError::field(format!("logit_bias.{token}"), message)
+            }
+            Refused::Token { place: "logit_bias", token, .. } => {
+                ApiError::field(format!("logit_bias.{token}"), message)
+            }
+            Refused::Token { .. } => ApiError::field("prompt", message),
             Refused::NoTokens => ApiError::field("max_tokens", message),
             Refused::Empty => ApiError::field("prompt", message),
             _ => ApiError::bad_request("invalid_value", message),
@@ -196,6 +228,34 @@ impl From<ConversationError> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_turn_refuses_is_named_where_the_request_has_it() {
+        let fields = Fields {
+            prompt: "input",
+            form: "text.format.schema".into(),
+            schemas: vec!["tools[2].input_schema".into()],
+        };
+        let of = |e: SessionError| {
+            let error = ApiError::of_turn(e, &fields);
+            (error.param.unwrap(), error.message)
+        };
+        let grammar = |e: GrammarError| of(SessionError::Grammar(e));
+        let named = |path: &str, message: &str| (path.to_string(), format!("{path}: {message}"));
+        let (path, message) = ("properties.a.not".to_string(), "no".to_string());
+        let schema = GrammarError::Schema { path: path.clone(), message: message.clone() };
+        assert_eq!(grammar(schema), named("text.format.schema.properties.a.not", "no"));
+        let tool = GrammarError::Tool { index: 0, path: format!("function.parameters.{path}"), message };
+        assert_eq!(grammar(tool), named("tools[2].input_schema.properties.a.not", "no"));
+        assert_eq!(grammar(GrammarError::NoTools).0, "tool_choice");
+        let refused = |e: Refused| of(e.into()).0;
+        assert_eq!(refused(Refused::TooLong { prompt: 9, max_tokens: 1, context: 8 }), "input");
+        let token = Refused::Token { place: "logit_bias", token: 9999, vocabulary: 8 };
+        assert_eq!(
+            (refused(token), refused(Refused::BiasTwice { token: 3 })),
+            ("logit_bias.9999".into(), "logit_bias.3".into())
+        );
+    }
 
     #[test]
     fn both_apis_get_their_own_objects() {

@@ -2,7 +2,7 @@
 //! adapter into a log, from which a stream is read, or becomes one response at the end.
 
 use crate::app::{App, Caller};
-use crate::error::{ApiError, Style};
+use crate::error::{ApiError, Fields, Style};
 use crate::log::Line;
 use crate::metrics::Went;
 use crate::queue::Places;
@@ -47,6 +47,8 @@ pub struct Job {
     pub warnings: Vec<String>,
     /// For the header of traces.
     pub traced: Traced,
+    /// For errors.
+    pub fields: Fields,
     /// Told the whole response when it has ended well.
     pub then: Option<Then>,
 }
@@ -60,7 +62,7 @@ pub struct Traced {
 
 /// Answers a job.
 pub async fn answer(app: &Arc<App>, caller: &Caller, job: Job) -> Result<Response, ApiError> {
-    let (stream, warnings) = (job.stream, warning_header(&job.warnings));
+    let (stream, warnings) = (job.stream, job.warnings.clone());
     let mut response = match stream {
         true => self::stream(app, caller, job).await?,
         false => {
@@ -68,9 +70,7 @@ pub async fn answer(app: &Arc<App>, caller: &Caller, job: Job) -> Result<Respons
             ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
         }
     };
-    if let Some(warnings) = warnings {
-        response.headers_mut().insert("x-martlet-warning", warnings);
-    }
+    warn(&mut response, &warnings);
     response.extensions_mut().insert(Logged);
     Ok(response)
 }
@@ -78,6 +78,13 @@ pub async fn answer(app: &Arc<App>, caller: &Caller, job: Job) -> Result<Respons
 /// Left in a response whose line in the access log is written by its turn.
 #[derive(Clone)]
 pub struct Logged;
+
+/// Names fields that mean nothing here.
+pub fn warn(response: &mut Response, fields: &[String]) {
+    if let Some(warnings) = warning_header(fields) {
+        response.headers_mut().insert("x-martlet-warning", warnings);
+    }
+}
 
 fn warning_header(warnings: &[String]) -> Option<HeaderValue> {
     const MOST: usize = 2000;
@@ -125,9 +132,9 @@ async fn start(
     let (end, ended) = oneshot::channel();
     let (app, caller) = (app.clone(), caller.clone());
     tokio::task::spawn_blocking(move || {
-        let Job { id, endpoint, turns, adapter, traced, then, .. } = job;
+        let Job { id, endpoint, turns, adapter, traced, fields, then, .. } = job;
         let began = Instant::now();
-        let turns = match begin(&app, endpoint, turns) {
+        let turns = match begin(&app, &fields, turns) {
             Ok(turns) => turns,
             Err(e) => return drop(started.send(Err(e))),
         };
@@ -139,11 +146,8 @@ async fn start(
         let traces = turns.iter().enumerate().map(|(i, turn)| Trace::begin(&app, &id, i, turn, &traced)).collect();
         let sink = Sink { adapter, log, frames: Vec::new(), went: Vec::new(), error: None, progress: caller.progress };
         let run = Run { app: &app, sink: Mutex::new(sink), cancel, began, traces: Mutex::new(traces) };
-        let result = run.to_the_end(turns, places);
+        let result = run.to_the_end(turns, places, then);
         run.write_line(&id, &caller, endpoint);
-        if let (Ok(value), Some(then)) = (&result, then) {
-            then(value);
-        }
         let _ = end.send(result);
         run.finish_log();
     });
@@ -153,9 +157,10 @@ async fn start(
     }
 }
 
-fn begin(app: &App, endpoint: &str, turns: Vec<(Prompt, TurnOptions)>) -> Result<Vec<Turn>, ApiError> {
+fn begin(app: &App, fields: &Fields, turns: Vec<(Prompt, TurnOptions)>) -> Result<Vec<Turn>, ApiError> {
     let start = |(prompt, mut options): (Prompt, TurnOptions)| {
         options.tokens |= app.tracer.is_some() || options.logprobs.is_some();
+        options.loop_guard = app.options.loop_guard;
         let begun = match app.session.start(&prompt, &options) {
             // Agents ask for as much as any model could say: what is left of the context is what they get.
             Err(SessionError::Refused(Refused::TooLong { prompt: tokens, context, .. })) if tokens < context => {
@@ -163,10 +168,7 @@ fn begin(app: &App, endpoint: &str, turns: Vec<(Prompt, TurnOptions)>) -> Result
             }
             begun => begun,
         };
-        begun.map_err(|e| match e {
-            SessionError::Grammar(e) => ApiError::grammar(endpoint, &e),
-            e => e.into(),
-        })
+        begun.map_err(|e| ApiError::of_turn(e, fields))
     };
     turns.into_iter().map(start).collect()
 }
@@ -208,8 +210,8 @@ impl Run<'_> {
         self.sink.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs all turns; the places are free when this returns.
-    fn to_the_end(&self, mut turns: Vec<Turn>, places: Places) -> Result<Value, ApiError> {
+    /// Runs all turns; the places are free, and `then` was told, before a client can know that they ended.
+    fn to_the_end(&self, mut turns: Vec<Turn>, places: Places, then: Option<Then>) -> Result<Value, ApiError> {
         let _counted = self.app.metrics.answers.count();
         {
             let mut sink = self.sink();
@@ -236,7 +238,9 @@ impl Run<'_> {
             }
             None => {
                 adapter.end(frames);
-                Ok(adapter.response())
+                let response = adapter.response();
+                then.into_iter().for_each(|then| then(&response));
+                Ok(response)
             }
         };
         sink.flush();

@@ -9,8 +9,13 @@ pub fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
     if bytes.is_empty() {
         return Err(ApiError::bad_request("invalid_json", "the body is empty: a JSON object is expected"));
     }
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     // The parser refuses what is nested more than 128 deep, so that nothing behind it runs out of stack.
-    match serde_json::from_slice(bytes) {
+    let parsed = serde_json::from_slice(bytes).or_else(|e| match whole_characters(bytes) {
+        Some(mended) => serde_json::from_slice(&mended),
+        None => Err(e),
+    });
+    match parsed {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => {
             let message = format!("the body is {}: a JSON object is expected", kind(&other));
@@ -18,6 +23,36 @@ pub fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
         }
         Err(e) => Err(ApiError::bad_request("invalid_json", format!("the body is not valid JSON: {e}"))),
     }
+}
+
+/// Some clients put it before their text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// JSON in which no `\uXXXX` is half a character: such halves become U+FFFD. Clients cut texts between two units of
+/// UTF-16, in the midst of an emoji say, and would lose the conversation over it. `None`: there are none.
+fn whole_characters(json: &[u8]) -> Option<Vec<u8>> {
+    let mut out: Option<Vec<u8>> = None;
+    let mut at = 0;
+    while let Some(found) = json[at..].iter().position(|byte| *byte == b'\\') {
+        let escape = at + found;
+        at = match unit(json, escape) {
+            Some(0xd800..=0xdbff) if matches!(unit(json, escape + 6), Some(0xdc00..=0xdfff)) => escape + 12,
+            Some(0xd800..=0xdfff) => {
+                // As long as what it replaces.
+                out.get_or_insert_with(|| json.to_vec())[escape + 2..escape + 6].copy_from_slice(b"fffd");
+                escape + 6
+            }
+            _ => (escape + 2).min(json.len()),
+        };
+    }
+    out
+}
+
+/// The number of the escape `\uXXXX` that begins at `at`.
+fn unit(json: &[u8], at: usize) -> Option<u16> {
+    let digits = json.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    let digits = std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
+    u16::from_str_radix(digits, 16).ok()
 }
 
 /// Reads fields into a type; gives the paths of those that it does not know.
@@ -31,6 +66,9 @@ pub fn read<'a, T: Deserialize<'a>>(fields: &'a Map<String, Value>) -> Result<(T
         Err(e) => {
             let path = track.path().to_string();
             let path = if path == "." { String::new() } else { path };
+            if let Some(field) = e.to_string().strip_prefix("missing field `").and_then(|rest| rest.split('`').next()) {
+                return Err(ApiError::field(join(&path, field), "is missing"));
+            }
             match path.is_empty() {
                 true => Err(ApiError::bad_request("invalid_value", e.to_string())),
                 false => Err(ApiError::field(path, e.to_string())),
@@ -112,6 +150,12 @@ mod tests {
     }
 
     #[derive(Debug, Deserialize)]
+    struct Needed {
+        #[allow(dead_code, reason = "it is only missed")]
+        inner: Vec<u32>,
+    }
+
+    #[derive(Debug, Deserialize)]
     struct Outer {
         n: Option<u32>,
         inner: Option<Inner>,
@@ -134,6 +178,22 @@ mod tests {
         assert_eq!(error.param.as_deref(), Some("inner.on"));
         assert_eq!(error.message, "inner.on: invalid type: string \"yes\", expected a boolean");
         assert_eq!(read_text(r#"{"n": -1}"#).unwrap_err().param.as_deref(), Some("n"));
+        let error = read::<Needed>(&Map::new()).unwrap_err();
+        assert_eq!((error.param.as_deref(), error.message.as_str()), (Some("inner"), "inner: is missing"));
+    }
+
+    #[test]
+    fn half_characters_and_a_byte_order_mark_cost_no_conversation() {
+        let read = |text: &str| object(text.as_bytes()).unwrap()["a"].as_str().unwrap().to_string();
+        assert_eq!(read(r#"{"a": "cut \ud83d"}"#), "cut \u{fffd}");
+        assert_eq!(read(r#"{"a": "\uDE00 \ud83d\ude00 \ud83d\ud83d\ude00"}"#), "\u{fffd} \u{1f600} \u{fffd}\u{1f600}");
+        assert_eq!(
+            read(r#"{"a": "\\ud83d \ud83dx \\"}"#),
+            "\\ud83d \u{fffd}x \\",
+            "an escaped backslash begins nothing"
+        );
+        assert_eq!(read("\u{feff}{\"a\": \"b\"}"), "b");
+        assert_eq!(object(br#"{"a": "\ud83d"#).unwrap_err().code, "invalid_json");
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct ModelInfo {
     /// `reasoning_effort` may be one of them.
     pub reasoning_levels: Vec<&'static str>,
     pub architecture: String,
+    /// How most weights are stored, such as `affine4 g64 bf16`.
+    pub quantization: String,
     pub device: &'static str,
 }
 
@@ -108,6 +110,7 @@ fn info(app: &App, name: &str) -> ModelInfo {
         },
         reasoning_levels: if chat { LEVELS.map(|(level, _)| level).to_vec() } else { Vec::new() },
         architecture: session.spec().model_type.to_string(),
+        quantization: session.scheme().to_string(),
         device: session.device(),
     }
 }

@@ -1,6 +1,7 @@
 //! How a server is run.
 
 use crate::server::ServeError;
+use martlet_session::LoopGuard;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub struct Options {
     pub any_model: bool,
     /// Whether to think where a request says nothing; `None`: the template's choice.
     pub think: Option<bool>,
+    /// Where an answer that repeats itself is ended.
+    pub loop_guard: LoopGuard,
     /// Limits on what comes from outside.
     pub limits: Limits,
     /// How long a stream that lost its reader goes on, where a request does not say; zero: it ends at once.
@@ -57,6 +60,7 @@ impl Default for Options {
             aliases: Vec::new(),
             any_model: false,
             think: None,
+            loop_guard: LoopGuard::default(),
             limits: Limits::default(),
             resume: Duration::ZERO,
             ping: Duration::from_secs(5),
@@ -83,7 +87,7 @@ impl Options {
 pub struct Limits {
     /// Turns that run or wait; more are refused with 429.
     pub requests: usize,
-    /// Connections at a time; more are closed as they come.
+    /// Connections at a time: 503 beyond.
     pub connections: usize,
     /// Bytes of one body: 413 beyond.
     pub body: usize,
@@ -108,6 +112,13 @@ pub struct Limits {
     pub store: usize,
     /// How long a response is stored.
     pub store_time: Duration,
+}
+
+impl Limits {
+    /// Most answers to one request: more than may run and wait at all would be told to come again for ever.
+    pub fn answers(&self) -> usize {
+        self.choices.min(self.requests)
+    }
 }
 
 impl Default for Limits {

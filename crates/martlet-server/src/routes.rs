@@ -7,6 +7,7 @@ use crate::generate::{self, Job, Logged};
 use crate::log::Line;
 use crate::resume::Reader;
 use crate::{anthropic, health, json, metadata, models, openai, openapi, page, tokenize};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -23,6 +24,9 @@ use std::time::Instant;
 
 type Shared = State<Arc<App>>;
 type Route = MethodRouter<Arc<App>>;
+type Named = Result<Path<String>, PathRejection>;
+/// Answers a request at once; names the fields that it did not use.
+type Read<T> = fn(&App, &Map<String, Value>) -> Result<(T, Vec<String>), ApiError>;
 /// Reads a request into what is to be done.
 type ReadJob = fn(&App, &Caller, &Map<String, Value>) -> Result<Job, ApiError>;
 
@@ -39,7 +43,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(async |State(app): Shared| shown(&models::list(&app))))
         .route(
             "/v1/models/{*id}",
-            get(async |State(app): Shared, Path(id): Path<String>| found(models::get(&app, &id))),
+            get(async |State(app): Shared, id: Named| found(name(id).and_then(|id| models::get(&app, &id)))),
         )
         // Anthropic
         .route("/v1/messages", generation(anthropic::messages::ENDPOINT, anthropic::messages::job))
@@ -81,12 +85,12 @@ fn generation(endpoint: &'static str, read: ReadJob) -> Route {
                 let body = reads.bodies.object(&mut body)?;
                 match resumed(&reads, &who, endpoint, &body)? {
                     Some(reader) => Ok(Asked::Again(reader)),
-                    None => read(&reads, &who, &body).map(Asked::New),
+                    None => read(&reads, &who, &body).map(|job| Asked::New(Box::new(job))),
                 }
             });
             match asked.await? {
                 Asked::Again(reader) => Ok(generate::stream_response(&app, style, reader)),
-                Asked::New(job) => generate::answer(&app, &caller, job).await,
+                Asked::New(job) => generate::answer(&app, &caller, *job).await,
             }
         };
         answer.await.unwrap_or_else(|e| e.response(style))
@@ -95,13 +99,13 @@ fn generation(endpoint: &'static str, read: ReadJob) -> Route {
 
 /// What a request to generate is.
 enum Asked {
-    New(Job),
+    New(Box<Job>),
     /// Goes on with a stream.
     Again(Reader),
 }
 
 /// A route that reads JSON and answers at once; the work is done where it may take its time.
-fn reading<T: Serialize + Send + 'static>(handle: fn(&App, &Map<String, Value>) -> Result<T, ApiError>) -> Route {
+fn reading<T: Serialize + Send + 'static>(handle: Read<T>) -> Route {
     post(async move |State(app): Shared, request: Request| {
         let style = Style::of(request.uri().path());
         let (parts, body) = request.into_parts();
@@ -110,7 +114,11 @@ fn reading<T: Serialize + Send + 'static>(handle: fn(&App, &Map<String, Value>) 
             at_leisure(move || handle(&app, &app.bodies.object(&mut body)?)).await
         };
         match answer.await {
-            Ok(value) => shown(&value),
+            Ok((value, warnings)) => {
+                let mut response = shown(&value);
+                generate::warn(&mut response, &warnings);
+                response
+            }
             Err(e) => e.response(style),
         }
     })
@@ -119,8 +127,16 @@ fn reading<T: Serialize + Send + 'static>(handle: fn(&App, &Map<String, Value>) 
 /// A handler of something that a client has stored.
 fn by_id(
     handle: fn(&App, &Caller, &str) -> Result<Value, ApiError>,
-) -> impl Fn(Shared, Path<String>, Extension<Caller>) -> std::future::Ready<Response> + Clone + Send + Sync + 'static {
-    move |State(app), Path(id), Extension(caller)| std::future::ready(found(handle(&app, &caller, &id)))
+) -> impl Fn(Shared, Named, Extension<Caller>) -> std::future::Ready<Response> + Clone + Send + Sync + 'static {
+    move |State(app), id, Extension(caller)| {
+        std::future::ready(found(name(id).and_then(|id| handle(&app, &caller, &id))))
+    }
+}
+
+/// The part of a path that names something.
+fn name(id: Named) -> Result<String, ApiError> {
+    let wrong = |e: PathRejection| ApiError::bad_request("invalid_path", e.body_text());
+    id.map(|Path(id)| id).map_err(wrong)
 }
 
 /// Work that may take its time, on a thread that may.

@@ -165,6 +165,9 @@ fn made(options: &Options) -> Result<Made, ServeError> {
     Ok(Made { log, script: script.transpose()?, tracer: tracer.transpose()? })
 }
 
+/// Connections beyond the limit that are told so at a time.
+const REFUSING: usize = 64;
+
 async fn serve(app: &Arc<App>, listener: TcpListener, stop: &Stop) {
     let router = router(app.clone());
     let mut connections = JoinSet::new();
@@ -175,10 +178,13 @@ async fn serve(app: &Arc<App>, listener: TcpListener, stop: &Stop) {
             // Ended connections are taken out, so that the set does not grow.
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                // One too many is closed as it comes.
                 Ok((stream, _)) if connections.len() < limit => {
                     connections.spawn(connection(app.clone(), router.clone(), stream, stop.clone()));
                 }
+                Ok((stream, _)) if connections.len() < limit + REFUSING => {
+                    connections.spawn(refuse(stream));
+                }
+                // So many at once are closed as they come.
                 Ok(_) => {}
                 // No file descriptors, say: some will be free again.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -221,6 +227,20 @@ async fn connection(app: Arc<App>, router: Router, stream: TcpStream, stop: Stop
     // A head that could not be read is answered too.
     if ended.map_or_else(|e| e.is_parse(), |()| true) {
         let _ = tokio::time::timeout(limits.body_time, linger(connection.into_parts().io.into_inner())).await;
+    }
+}
+
+/// Says that there are too many connections, whatever the client asks for.
+async fn refuse(stream: TcpStream) {
+    const BODY: &str = r#"{"error": {"type": "server_error", "code": "too_many_connections", "param": null, "message": "as many connections are open as may be"}}"#;
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         retry-after: 1\r\nconnection: close\r\n\r\n{BODY}",
+        BODY.len()
+    );
+    let mut stream = Stalling::new(stream, Duration::from_secs(1));
+    if stream.write_all(answer.as_bytes()).await.is_ok() {
+        let _ = tokio::time::timeout(Duration::from_secs(5), linger(stream)).await;
     }
 }
 

@@ -50,8 +50,8 @@ pub struct Detokenized {
     pub content: String,
 }
 
-pub fn tokenize(app: &App, body: &Map<String, Value>) -> Result<Tokens, ApiError> {
-    let (request, _) = json::read::<TokenizeRequest>(body)?;
+pub fn tokenize(app: &App, body: &Map<String, Value>) -> Result<(Tokens, Vec<String>), ApiError> {
+    let (request, unknown) = json::read::<TokenizeRequest>(body)?;
     app.check_model(request.model.as_deref())?;
     let prompt = match (request.prompt.or(request.content), &request.messages) {
         (Some(text), None) => Prompt::Text(text),
@@ -68,11 +68,12 @@ pub fn tokenize(app: &App, body: &Map<String, Value>) -> Result<Tokens, ApiError
     let strings =
         || app.session.text().map(|t| tokens.iter().map(|id| t.tokenizer.decode(&[*id], SpecialTokens::Show)));
     let token_strs = request.return_token_strs.unwrap_or(false).then(strings).flatten().map(Iterator::collect);
-    Ok(Tokens { count: tokens.len(), max_model_len: app.session.context(), token_strs, tokens })
+    let count = tokens.len();
+    Ok((Tokens { count, max_model_len: app.session.context(), token_strs, tokens }, unknown))
 }
 
-pub fn detokenize(app: &App, body: &Map<String, Value>) -> Result<Detokenized, ApiError> {
-    let (request, _) = json::read::<DetokenizeRequest>(body)?;
+pub fn detokenize(app: &App, body: &Map<String, Value>) -> Result<(Detokenized, Vec<String>), ApiError> {
+    let (request, unknown) = json::read::<DetokenizeRequest>(body)?;
     app.check_model(request.model.as_deref())?;
     let Some(text) = app.session.text() else {
         return Err(ApiError::unsupported("tokens", "the checkpoint has no tokenizer"));
@@ -83,5 +84,5 @@ pub fn detokenize(app: &App, body: &Map<String, Value>) -> Result<Detokenized, A
         return Err(ApiError::field(format!("tokens[{i}]"), message));
     }
     let prompt = text.tokenizer.decode(&request.tokens, SpecialTokens::Show);
-    Ok(Detokenized { content: prompt.clone(), prompt })
+    Ok((Detokenized { content: prompt.clone(), prompt }, unknown))
 }

@@ -1,7 +1,8 @@
 //! Tools as the APIs declare them, and as the model sees them: functions with a JSON schema.
 
 use crate::app::last_text;
-use crate::error::ApiError;
+use crate::ask::form;
+use crate::error::{ApiError, Fields};
 use crate::generate::Traced;
 use crate::json::{fields, get, join, list, need, need_text, text};
 use crate::options::Options;
@@ -32,6 +33,8 @@ pub enum Kind {
 pub struct Tools {
     /// As the template prints them.
     pub declared: Vec<Value>,
+    /// Where the request has the schema of each.
+    pub schemas: Vec<String>,
     kinds: HashMap<String, Kind>,
     /// Tools that only their own provider could run.
     pub skipped: Vec<String>,
@@ -61,7 +64,7 @@ impl Tools {
         name: &str,
         path: &str,
         description: Option<&Value>,
-        parameters: Option<&Value>,
+        parameters: (&str, Option<&Value>),
         kind: Kind,
     ) -> Result<(), ApiError> {
         if name.is_empty() || name.contains(|c: char| c.is_whitespace() || "<>=\"".contains(c)) {
@@ -76,7 +79,9 @@ impl Tools {
             function.insert("description".into(), text(description, &join(path, "description"))?.into());
         }
         let none = || json!({"type": "object", "properties": {}});
+        let (schema, parameters) = parameters;
         function.insert("parameters".into(), parameters.cloned().unwrap_or_else(none));
+        self.schemas.push(join(path, schema));
         self.declared.push(json!({"type": "function", "function": function}));
         Ok(())
     }
@@ -84,7 +89,7 @@ impl Tools {
     fn function(&mut self, at: &Map<String, Value>, path: &str, schema: &str) -> Result<(), ApiError> {
         let name = need_text(at, path, "name")?;
         let parameters = get(at, schema).map(|p| fields(p, &join(path, schema)).map(|_| p)).transpose()?;
-        self.declare(name, path, get(at, "description"), parameters, Kind::Function)
+        self.declare(name, path, get(at, "description"), (schema, parameters), Kind::Function)
     }
 
     fn custom(&mut self, at: &Map<String, Value>, path: &str) -> Result<(), ApiError> {
@@ -100,7 +105,7 @@ impl Tools {
             "properties": {CUSTOM_INPUT: {"type": "string", "description": "The whole input, as plain text"}},
             "required": [CUSTOM_INPUT]
         });
-        self.declare(name, path, Some(&about.into()), Some(&schema), Kind::Custom)
+        self.declare(name, path, Some(&about.into()), ("format", Some(&schema)), Kind::Custom)
     }
 
     /// Of chat completions: `{type: function, function: {...}}` and `{type: custom, custom: {...}}`.
@@ -155,7 +160,8 @@ impl Tools {
             let name = need_text(member, &path, "name")?;
             let kind = Kind::Member { namespace: namespace.into(), name: name.into() };
             let full = Tools::member_name(namespace, name);
-            self.declare(&full, &path, get(member, "description"), get(member, "parameters"), kind)?;
+            let parameters = ("parameters", get(member, "parameters"));
+            self.declare(&full, &path, get(member, "description"), parameters, kind)?;
         }
         Ok(())
     }
@@ -194,6 +200,11 @@ impl Tools {
         thinking.apply(server.think, &mut chat, options);
         let last = last_text(&chat);
         Ok((Prompt::Chat(chat), last))
+    }
+
+    /// Where a request has what only its turn can find impossible.
+    pub fn fields(&self, body: &Map<String, Value>, prompt: &'static str) -> Fields {
+        Fields { prompt, form: form(body), schemas: self.schemas.clone() }
     }
 
     /// What a trace says of them.
@@ -245,9 +256,11 @@ pub fn openai_choice(value: &Value, path: &str) -> Result<ToolChoice, ApiError> 
                 tool_name(fields(tool, &path)?, &path)
             });
             let names = names.collect::<Result<_, _>>()?;
-            match get(allowed, "mode").and_then(Value::as_str) {
+            let mode = join(&path, "mode");
+            match get(allowed, "mode").map(|word| text(word, &mode)).transpose()? {
                 Some("required") => Ok(ToolChoice::RequiredOf(names)),
-                _ => Ok(ToolChoice::AutoOf(names)),
+                Some("auto") | None => Ok(ToolChoice::AutoOf(names)),
+                Some(other) => Err(ApiError::field(mode, format!("\"{other}\" is not known; auto and required are"))),
             }
         }
         other => {
@@ -350,6 +363,8 @@ mod tests {
         assert_eq!(of(framed), Ok(ToolChoice::AutoOf(vec!["f".into()])));
         let flat = json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]});
         assert_eq!(of(flat), Ok(f()));
+        let never = json!({"type": "allowed_tools", "allowed_tools": {"mode": "never", "tools": tools}});
+        assert_eq!(of(never), Err("tool_choice.allowed_tools.mode".into()));
         assert_eq!(of(json!({"type": "web_search"})), Err("tool_choice.type".into()));
         assert_eq!(of(json!("maybe")), Err("tool_choice".into()));
         assert_eq!(of(json!({"type": "function"})), Err("tool_choice.name".into()));

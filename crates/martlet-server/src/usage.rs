@@ -4,7 +4,7 @@ use martlet_session::Outcome;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Sums over the answers to a request; the prompt counts once.
+/// Sums over the answers to one prompt, which counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sum {
     pub prompt: usize,
@@ -20,6 +20,18 @@ impl Sum {
         self.cached = self.cached.max(usage.cached_tokens);
         self.generated += usage.generated_tokens;
         self.reasoning += usage.reasoning_tokens;
+    }
+}
+
+impl std::iter::Sum for Sum {
+    /// Of several prompts.
+    fn sum<I: Iterator<Item = Sum>>(sums: I) -> Sum {
+        sums.fold(Sum::default(), |a, b| Sum {
+            prompt: a.prompt + b.prompt,
+            cached: a.cached + b.cached,
+            generated: a.generated + b.generated,
+            reasoning: a.reasoning + b.reasoning,
+        })
     }
 }
 

@@ -36,7 +36,7 @@ pub use device::DeviceKind;
 pub use drafts::{DraftCheck, check_drafts};
 pub use error::{OpenError, SessionError};
 pub use events::{Answer, AnswerCall, Event, FinishReason, Outcome, TokenInfo, Usage};
-pub use plan::{disk_options, free_memory};
+pub use plan::{disk_options, free_memory, return_freed_blocks};
 pub use request::{LoopGuard, MAX_STOPS, Prompt, TurnOptions, default_sampling};
 pub use session::{Options, Session};
 pub use source::{EmbeddedModel, ModelSource};

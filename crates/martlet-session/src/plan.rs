@@ -105,6 +105,12 @@ pub fn free_memory() -> Option<u64> {
     martlet_io::memory::memory().map(|m| m.free)
 }
 
+/// Has what large blocks of memory took go back to the system as soon as they are freed, for the whole process; for
+/// programs that keep a session open. Without it the prefix cache, whose entries come and go, takes more than its share.
+pub fn return_freed_blocks() {
+    martlet_io::memory::return_freed_blocks();
+}
+
 fn has_head(checkpoint: &Checkpoint) -> bool {
     checkpoint.has("mtp.fc.weight")
 }

@@ -91,6 +91,7 @@ pub struct Session {
     name: String,
     engine: Engine,
     device: &'static str,
+    scheme: String,
     plan: Plan,
     /// None when the checkpoint has no tokenizer; then only ids can be prompts.
     text: Option<ChatModel>,
@@ -135,8 +136,8 @@ impl Session {
         };
         let generation = generation.or(text.as_ref().map(|t| t.generation.clone())).unwrap_or_default();
         let start = Start { checkpoint: &checkpoint, options, progress };
-        let Started { engine, device, plan } = with_device(options.device, options.threads, start)?;
-        Ok(Session { name: source.name(), engine, device, plan, text, generation })
+        let Started { engine, device, scheme, plan } = with_device(options.device, options.threads, start)?;
+        Ok(Session { name: source.name(), engine, device, scheme, plan, text, generation })
     }
 
     /// The model's name.
@@ -157,6 +158,11 @@ impl Session {
     /// The device that computes.
     pub fn device(&self) -> &'static str {
         self.device
+    }
+
+    /// How the checkpoint stores most of its weights, such as `affine4 g64 bf16`.
+    pub fn scheme(&self) -> &str {
+        &self.scheme
     }
 
     /// Where the memory goes, as of when the model was opened.
@@ -291,6 +297,8 @@ struct Start<'a> {
 struct Started {
     engine: Engine,
     device: &'static str,
+    /// Of most weights.
+    scheme: String,
     plan: Plan,
 }
 
@@ -303,6 +311,8 @@ impl OnDevice for Start<'_> {
         let (spec, report) = Model::<D>::check(checkpoint)?;
         // Better an error now than a machine without memory.
         before_loading(&d, &spec, checkpoint, report.bytes, options)?;
+        let most = report.schemes.iter().max_by_key(|s| s.weights);
+        let scheme = most.map_or(String::new(), |s| s.scheme.clone());
         let (model, experts) = Model::load_checked(&d, checkpoint, spec, progress)?;
         let plan = after_loading(&d, &model.spec, checkpoint, options)?;
         let model_key = options.disk.as_ref().map_or(Vec::new(), |_| checkpoint.fingerprint().to_vec());
@@ -314,6 +324,6 @@ impl OnDevice for Start<'_> {
             ..engine_options(options)
         };
         let engine = Engine::start(d, model, Box::new(experts), options)?;
-        Ok(Started { engine, device, plan })
+        Ok(Started { engine, device, scheme, plan })
     }
 }

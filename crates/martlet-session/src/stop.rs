@@ -41,8 +41,9 @@ impl StopMatcher {
 
     /// The stop string that is complete first; of those that end at one place, the one that begins first.
     fn first_match(&self) -> Option<(usize, String)> {
-        let found =
-            self.stops.iter().filter_map(|s| self.held.find(s.as_str()).map(|start| (start + s.len(), start, s)));
+        // A search prepares the whole string that it looks for, which may be megabytes.
+        let possible = self.stops.iter().filter(|s| s.len() <= self.held.len());
+        let found = possible.filter_map(|s| self.held.find(s.as_str()).map(|start| (start + s.len(), start, s)));
         found.min_by_key(|(end, start, _)| (*end, *start)).map(|(_, start, s)| (start, s.clone()))
     }
 

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use terminal::{ColorChoice, Terminal};
 
 fn main() -> ExitCode {
+    martlet_session::return_freed_blocks();
     let cli = Cli::parse();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 41] = [
+pub const SETTINGS: [(&str, &str, &str); 42] = [
     ("model", "fledgling", "checkpoint folder, .safetensors or .gguf file, or fledgling (built in)"),
     ("device", "auto", "auto, reference or cpu"),
     ("threads", "one for each physical core", "threads that compute"),
@@ -59,6 +59,7 @@ pub const SETTINGS: [(&str, &str, &str); 41] = [
     ("any_model", "false", "server: answer whatever model a client asks for"),
     ("sequences", "4", "server: answers at a time; more wait"),
     ("queue", "256", "server: requests that may run and wait; more are refused with 429"),
+    ("loop_guard", "thinking", "server: where an answer that repeats itself is ended: thinking, all or off"),
     ("body_limit", "32MiB", "server: largest body of a request"),
     ("resume", "0", "server: seconds for which a stream goes on without its reader"),
     ("drain", "30", "server: seconds for running requests when it stops"),

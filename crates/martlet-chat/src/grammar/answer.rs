@@ -247,9 +247,12 @@ impl AnswerMatcher {
     pub fn may_end(&mut self) -> bool {
         match self.state {
             State::Thinking { .. } => self.rule.is_free() && !self.is_out_of_budget(),
+            // Some forms take an empty answer.
+            State::First | State::Gap { .. } | State::Format { .. } if self.uses_inner() => {
+                self.follower().is_some_and(Follower::may_end)
+            }
             State::First | State::Free { .. } => self.rule.is_free(),
-            State::Format { .. } => self.follower().is_some_and(Follower::may_end),
-            State::Gap { .. } | State::Call(_) => false,
+            State::Gap { .. } | State::Format { .. } | State::Call(_) => false,
             State::Between { .. } => true,
         }
     }

@@ -12,7 +12,7 @@ pub enum GrammarError {
     #[error("{}: {message}", if path.is_empty() { "the schema" } else { path })]
     Schema { path: String, message: String },
     /// A schema that is nested too deeply.
-    #[error("{path}: nested more than {limit} deep")]
+    #[error("{}: nested more than {limit} deep", if path.is_empty() { "the schema" } else { path })]
     TooDeep { path: String, limit: usize },
     #[error("{what} has {found} {unit}; at most {limit} are supported")]
     TooLarge { what: &'static str, found: usize, limit: usize, unit: &'static str },

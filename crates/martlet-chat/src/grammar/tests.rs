@@ -492,6 +492,30 @@ fn thinking_comes_before_the_form() {
 }
 
 #[test]
+fn a_form_may_take_nothing_at_all() {
+    let regex = |regex: &str| Some(Arc::new(CompiledFormat::new(&Format::Regex(regex.into()), &vocabulary()).unwrap()));
+    for thinking in [Thinking { open: true, ..Thinking::default() }, Thinking { may_open: true, ..Thinking::default() }]
+    {
+        let before = if thinking.open { "so</think>\n\n" } else { "<think>so</think>\n\n" };
+        let rule = |form| AnswerRule::new(vocabulary(), thinking, Body { format: regex(form), ..Body::default() });
+        accepts(&rule(""), before);
+        refuses(&rule(""), &format!("{before}a"), "a");
+        accepts(&rule("(ab)?"), before);
+        refuses(&rule("ab"), before, "");
+    }
+    let rule = |form| {
+        AnswerRule::new(
+            vocabulary(),
+            Thinking { may_open: true, ..Thinking::default() },
+            Body { format: regex(form), ..Body::default() },
+        )
+    };
+    accepts(&rule(""), "");
+    assert!(has(&rule("").start().mask().unwrap(), END), "the mask says so too");
+    refuses(&rule("ab"), "", "");
+}
+
+#[test]
 fn a_budget_closes_thinking() {
     let thinking = Thinking { open: true, may_open: false, budget: Some(3) };
     let rule = AnswerRule::new(vocabulary(), thinking, Body::default());

@@ -42,6 +42,9 @@ pub struct Args {
     /// Requests that may run and wait; more are refused with 429 [default: 256]
     #[arg(long, value_name = "N")]
     pub queue: Option<String>,
+    /// Where an answer that repeats itself is ended: thinking, all or off [default: thinking]
+    #[arg(long, value_name = "WHERE")]
+    pub loop_guard: Option<String>,
     /// Largest body of a request [default: 32MiB]
     #[arg(long, value_name = "SIZE")]
     pub body_limit: Option<String>,
@@ -86,6 +89,7 @@ impl Args {
             ("alias", &self.alias),
             ("sequences", &self.sequences),
             ("queue", &self.queue),
+            ("loop_guard", &self.loop_guard),
             ("body_limit", &self.body_limit),
             ("resume", &self.resume),
             ("drain", &self.drain),
@@ -128,6 +132,7 @@ fn options(args: &Args, app: &App) -> Options {
         aliases: serve.aliases,
         any_model: serve.any_model,
         think: app.settings.think,
+        loop_guard: serve.loop_guard,
         limits: Limits {
             requests: serve.queue,
             body: usize::try_from(serve.body_limit).unwrap_or(usize::MAX),

@@ -1,6 +1,7 @@
 //! Settings of the server.
 
 use super::{Resolver, SettingsError, count, flag, number, size_or_off, text};
+use martlet_session::LoopGuard;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,6 +20,7 @@ pub struct ServeSettings {
     pub any_model: bool,
     pub sequences: usize,
     pub queue: usize,
+    pub loop_guard: LoopGuard,
     pub body_limit: u64,
     pub resume: Duration,
     pub drain: Duration,
@@ -40,6 +42,7 @@ impl ServeSettings {
             any_model: r.pick("any_model", flag)?.unwrap_or(false),
             sequences: r.pick("sequences", count)?.unwrap_or(4),
             queue: r.pick("queue", count)?.unwrap_or(256),
+            loop_guard: r.pick("loop_guard", loop_guard)?.unwrap_or_default(),
             body_limit: r.pick("body_limit", size_or_off)?.unwrap_or(32 << 20),
             resume: r.pick("resume", seconds)?.unwrap_or(Duration::ZERO),
             drain: r.pick("drain", seconds)?.unwrap_or(Duration::from_secs(30)),
@@ -54,6 +57,15 @@ fn host(value: &str) -> Result<IpAddr, String> {
     match value {
         "localhost" => Ok(IpAddr::from([127, 0, 0, 1])),
         _ => value.parse().map_err(|_| "an IP address is expected, such as 127.0.0.1 or 0.0.0.0".to_string()),
+    }
+}
+
+fn loop_guard(value: &str) -> Result<LoopGuard, String> {
+    match value {
+        "thinking" => Ok(LoopGuard { thinking: true, answer: false }),
+        "all" => Ok(LoopGuard { thinking: true, answer: true }),
+        "off" => Ok(LoopGuard { thinking: false, answer: false }),
+        _ => Err("thinking, all or off is expected".to_string()),
     }
 }
 
@@ -84,5 +96,14 @@ mod tests {
         assert_eq!(settings.rows.iter().find(|r| r.key == "api_key").unwrap().value, "(set)");
         assert!(resolve(&[("host", "everywhere")]).unwrap_err().to_string().contains("IP address"));
         assert!(resolve(&[("queue", "0")]).is_err());
+    }
+
+    #[test]
+    fn loops_are_looked_for_where_it_is_said() {
+        let guard = |value| resolve(&[("loop_guard", value)]).map(|s| s.serve.loop_guard);
+        assert_eq!(resolve(&[]).unwrap().serve.loop_guard, LoopGuard::default());
+        assert_eq!(guard("all").unwrap(), LoopGuard { thinking: true, answer: true });
+        assert_eq!(guard("off").unwrap(), LoopGuard { thinking: false, answer: false });
+        assert!(guard("on").unwrap_err().to_string().ends_with("thinking, all or off is expected"));
     }
 }

@@ -30,13 +30,15 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
         stream: read.stream,
         warnings: read.warnings,
         traced: read.traced,
+        fields: read.fields,
         then: None,
     })
 }
 
 /// Tokens of what a request would send.
-pub fn count_tokens(app: &App, body: &Map<String, Value>) -> Result<TokenCount, ApiError> {
+pub fn count_tokens(app: &App, body: &Map<String, Value>) -> Result<(TokenCount, Vec<String>), ApiError> {
     let read = request::read(body, &app.options)?;
     app.check_model(read.model.as_deref())?;
-    Ok(TokenCount { input_tokens: app.session.prompt_ids(&read.prompt)?.len() })
+    let input_tokens = app.session.prompt_ids(&read.prompt)?.len();
+    Ok((TokenCount { input_tokens }, read.warnings))
 }

@@ -2,7 +2,7 @@
 
 use super::types::MessagesRequest;
 use crate::ask;
-use crate::error::ApiError;
+use crate::error::{ApiError, Fields};
 use crate::generate::Traced;
 use crate::json::{self, fields, get, join, list, need, need_text, text, wrong};
 use crate::openai::messages::no_vision;
@@ -31,6 +31,7 @@ pub struct Read {
     pub stream: bool,
     pub warnings: Vec<String>,
     pub traced: Traced,
+    pub fields: Fields,
 }
 
 pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiError> {
@@ -49,6 +50,7 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
             ..Sampling::default()
         },
         max_tokens: ask::most(request.max_tokens),
+        ignore_eos: request.ignore_eos.unwrap_or(false),
         stop: ask::stops(request.stop_sequences.as_ref(), "stop_sequences")?,
         format: format(&request)?,
         ..TurnOptions::default()
@@ -59,7 +61,17 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
     }
     let (prompt, last) = tools.turn(chat, &thinking(&request)?, server, &mut options)?;
     let traced = tools.traced(request.tool_choice);
-    Ok(Read { model: request.model, prompt, last, options, stream: request.stream.unwrap_or(false), warnings, traced })
+    let fields = tools.fields(body, "messages");
+    Ok(Read {
+        model: request.model,
+        prompt,
+        last,
+        options,
+        stream: request.stream.unwrap_or(false),
+        warnings,
+        traced,
+        fields,
+    })
 }
 
 /// What is known, and can not be honoured.

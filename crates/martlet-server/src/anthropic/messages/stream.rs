@@ -1,6 +1,6 @@
 //! From events of a turn to events of a message, and to the one response.
 
-use super::types::{Message, MessageUsage};
+use super::types::{Message, MessageUsage, ThinkingTokens};
 use crate::error::{ApiError, Style};
 use crate::generate::Adapter;
 use crate::sse::Frame;
@@ -30,6 +30,7 @@ impl Messages {
             content: Vec::new(),
             stop_reason: None,
             stop_sequence: None,
+            stop_details: None,
             usage: MessageUsage::default(),
         };
         Messages { message, blocks: Vec::new(), open: false }
@@ -150,6 +151,7 @@ impl Adapter for Messages {
                     cache_creation_input_tokens: 0,
                     cache_read_input_tokens: usage.cached_tokens,
                     output_tokens: usage.generated_tokens,
+                    output_tokens_details: ThinkingTokens { thinking_tokens: usage.reasoning_tokens },
                 };
                 let (reason, stop) = match &outcome.reason {
                     FinishReason::ToolCalls => ("tool_use", None),
@@ -158,14 +160,19 @@ impl Adapter for Messages {
                     _ => ("end_turn", None),
                 };
                 (self.message.stop_reason, self.message.stop_sequence) = (Some(reason), stop);
+                let repeats = outcome.reason == FinishReason::Repetition;
+                self.message.stop_details = repeats.then(|| json!({"type": "repetition"}));
             }
             _ => {}
         }
     }
 
     fn end(&mut self, out: &mut Vec<Frame>) {
-        let Message { stop_reason, stop_sequence, usage, .. } = &self.message;
-        let delta = json!({"stop_reason": stop_reason, "stop_sequence": stop_sequence});
+        let Message { stop_reason, stop_sequence, stop_details, usage, .. } = &self.message;
+        let mut delta = json!({"stop_reason": stop_reason, "stop_sequence": stop_sequence});
+        if let Some(details) = stop_details {
+            delta["stop_details"] = details.clone();
+        }
         out.push(Frame::named("message_delta", &json!({"type": "message_delta", "delta": delta, "usage": usage})));
         out.push(Frame::named("message_stop", &json!({"type": "message_stop"})));
     }
@@ -209,6 +216,11 @@ mod tests {
         events.pop();
         events.push(golden::finished(FinishReason::Length));
         check("cut", &events);
+    }
+
+    #[test]
+    fn an_answer_that_repeats_itself() {
+        check("repeats", &[Event::Text("la la".into()), golden::finished(FinishReason::Repetition)]);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct MessagesRequest {
     pub container: Option<Value>,
     /// The same seed gives the same text.
     pub seed: Option<i64>,
+    /// Go on when the model ends its answer.
+    pub ignore_eos: Option<bool>,
 }
 
 /// The answer.
@@ -65,6 +67,10 @@ pub struct Message {
     /// end_turn, max_tokens, stop_sequence or tool_use.
     pub stop_reason: Option<&'static str>,
     pub stop_sequence: Option<String>,
+    /// `{type: repetition}` where the loop guard ended the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub stop_details: Option<Value>,
     pub usage: MessageUsage,
 }
 
@@ -75,6 +81,13 @@ pub struct MessageUsage {
     pub cache_creation_input_tokens: usize,
     pub cache_read_input_tokens: usize,
     pub output_tokens: usize,
+    pub output_tokens_details: ThinkingTokens,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, ToSchema)]
+pub struct ThinkingTokens {
+    /// Of the answer's tokens, those of the thinking.
+    pub thinking_tokens: usize,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]

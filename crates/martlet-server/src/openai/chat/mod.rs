@@ -39,6 +39,17 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
         bytes_of: app.bytes_of(),
     };
     let adapter = Box::new(stream::Chat::new(about, read.n));
-    let (stream, warnings, traced) = (read.stream, read.warnings, read.traced);
-    Ok(Job { id, endpoint: ENDPOINT, turns, adapter, stream, style: Style::OpenAi, warnings, traced, then: None })
+    let (stream, warnings, traced, fields) = (read.stream, read.warnings, read.traced, read.fields);
+    Ok(Job {
+        id,
+        endpoint: ENDPOINT,
+        turns,
+        adapter,
+        stream,
+        style: Style::OpenAi,
+        warnings,
+        traced,
+        fields,
+        then: None,
+    })
 }

@@ -2,7 +2,7 @@
 
 use super::types::ChatRequest;
 use crate::ask;
-use crate::error::ApiError;
+use crate::error::{ApiError, Fields};
 use crate::generate::Traced;
 use crate::json::{self, fields, get, join, text};
 use crate::openai::messages;
@@ -39,6 +39,7 @@ pub struct Read {
     pub usage: UsageIn,
     pub warnings: Vec<String>,
     pub traced: Traced,
+    pub fields: Fields,
 }
 
 pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiError> {
@@ -54,11 +55,12 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
         tools.choose(openai_choice(choice, "tool_choice")?, "tool_choice", &mut options)?;
     }
     let (prompt, last) = tools.turn(chat, &thinking(&request)?, server, &mut options)?;
-    let n = ask::count(request.n, "n", server.limits.choices)?;
+    let n = ask::count(request.n, "n", server.limits.answers())?;
     let stream = request.stream.unwrap_or(false);
     let usage = request.stream_options.map_or(UsageIn::None, |o| o.usage());
     let traced = tools.traced(request.tool_choice);
-    Ok(Read { model: request.model, prompt, last, options, tools, n, stream, usage, warnings, traced })
+    let fields = tools.fields(body, "messages");
+    Ok(Read { model: request.model, prompt, last, options, tools, n, stream, usage, warnings, traced, fields })
 }
 
 /// What is known, and can not be honoured.
@@ -165,6 +167,11 @@ mod tests {
         let newer = options(json!({"max_tokens": 5, "max_completion_tokens": 7}));
         assert_eq!(newer.max_tokens, Some(7));
         assert_eq!(with(json!({"n": 3})).unwrap().n, 3);
+        let mut server = Options::default();
+        server.limits.requests = 2;
+        let body = json!({"messages": [{"role": "user", "content": "hi"}], "n": 3});
+        let error = super::read(body.as_object().unwrap(), &server).unwrap_err();
+        assert_eq!((error.param.as_deref(), error.status.as_u16()), (Some("n"), 400), "429 would be for ever");
     }
 
     #[test]

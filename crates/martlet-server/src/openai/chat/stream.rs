@@ -4,10 +4,10 @@ use super::types::{ChatChoice, ChatChunk, ChatCompletion, ChatMessage, ChunkChoi
 use crate::error::{ApiError, Style};
 use crate::generate::Adapter;
 use crate::sse::Frame;
-use crate::tokens::{TokenBytes, shown};
+use crate::tokens::{Pending, TokenBytes};
 use crate::tools::{Kind, Tools, custom_input};
 use crate::usage::{SoFar, Sum, Usage, UsageIn};
-use martlet_session::{Event, FinishReason, TokenInfo};
+use martlet_session::{Event, FinishReason};
 use serde_json::{Value, json};
 
 /// What is known from the beginning.
@@ -35,8 +35,7 @@ struct Choice {
     reasoning: String,
     calls: Vec<Call>,
     logprobs: Vec<crate::tokens::TokenLogprob>,
-    /// Tokens whose text has not come yet.
-    pending: Vec<TokenInfo>,
+    pending: Pending,
     finish: Option<&'static str>,
     stop_reason: Option<String>,
 }
@@ -79,12 +78,12 @@ impl Chat {
     }
 
     /// The tokens of the text that comes now.
-    fn logprobs(&mut self, index: usize) -> Option<Logprobs> {
+    fn logprobs(&mut self, index: usize, text: &str) -> Option<Logprobs> {
         if !self.about.logprobs {
             return None;
         }
         let choice = &mut self.choices[index];
-        let content: Vec<_> = choice.pending.drain(..).map(|t| shown(&t, &self.about.bytes_of)).collect();
+        let content = choice.pending.take(text, &self.about.bytes_of);
         choice.logprobs.extend(content.iter().cloned());
         Some(Logprobs { content })
     }
@@ -152,13 +151,16 @@ impl Adapter for Chat {
                 out.push(self.delta(index, Delta { reasoning_content: Some(text.clone()), ..Delta::default() }, None));
             }
             Event::Text(text) => {
-                let logprobs = self.logprobs(index);
+                let logprobs = self.logprobs(index, text);
                 self.choices[index].content += text;
                 out.push(self.delta(index, Delta { content: Some(text.clone()), ..Delta::default() }, logprobs));
             }
             Event::ToolCall { name, .. } => self.call(index, name, out),
             Event::ToolArguments { index: call, piece } => self.arguments(index, *call, piece, out),
-            Event::ToolCallEnd { index: call } => self.call_end(index, *call, out),
+            Event::ToolCallEnd { index: call } => {
+                self.choices[index].pending.clear();
+                self.call_end(index, *call, out);
+            }
             Event::Finished(outcome) => {
                 self.usage.add(outcome);
                 let (finish, stop_reason) = finish_of(&outcome.reason);

@@ -7,7 +7,8 @@ mod types;
 pub use types::{Completion, CompletionsRequest};
 
 use crate::app::{App, Caller};
-use crate::error::{ApiError, Style};
+use crate::ask::form;
+use crate::error::{ApiError, Fields, Style};
 use crate::generate::{Job, Traced};
 use crate::usage::UsageIn;
 use martlet_session::Prompt;
@@ -41,9 +42,21 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
         usage: read.usage,
         bytes_of: app.bytes_of(),
     };
-    let adapter = Box::new(stream::Completions::new(about, echoes));
+    let adapter = Box::new(stream::Completions::new(about, echoes, read.n));
     let (stream, warnings, traced) = (read.stream, read.warnings, Traced::default());
-    Ok(Job { id, endpoint: ENDPOINT, style: Style::OpenAi, turns, adapter, stream, warnings, traced, then: None })
+    let fields = Fields { prompt: "prompt", form: form(body), ..Fields::default() };
+    Ok(Job {
+        id,
+        endpoint: ENDPOINT,
+        style: Style::OpenAi,
+        turns,
+        adapter,
+        stream,
+        warnings,
+        traced,
+        fields,
+        then: None,
+    })
 }
 
 /// A prompt as text.

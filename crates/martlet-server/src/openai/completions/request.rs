@@ -44,12 +44,12 @@ pub fn read(body: &Map<String, Value>, server: &Options) -> Result<Read, ApiErro
     if echo && request.logprobs.is_some() {
         return Err(ApiError::unsupported("echo", "probabilities of the prompt's tokens are not kept"));
     }
-    let n = ask::count(request.n, "n", server.limits.choices)?;
+    let n = ask::count(request.n, "n", server.limits.answers())?;
     if request.best_of.is_some_and(|best| best != n as i64) {
         return Err(ApiError::unsupported("best_of", "all answers are given: best_of must be n"));
     }
     let prompts = prompts(&request.prompt)?;
-    let most = server.limits.choices;
+    let most = server.limits.answers();
     if prompts.len() * n > most {
         let message = format!("{} prompts with {n} answers each; at most {most} answers are given", prompts.len());
         return Err(ApiError::field("prompt", message));

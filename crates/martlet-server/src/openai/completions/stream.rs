@@ -5,9 +5,9 @@ use crate::error::{ApiError, Style};
 use crate::generate::Adapter;
 use crate::openai::chat::finish_of;
 use crate::sse::Frame;
-use crate::tokens::{TokenBytes, shown};
+use crate::tokens::{Pending, TokenBytes};
 use crate::usage::{SoFar, Sum, Usage, UsageIn};
-use martlet_session::{Event, TokenInfo};
+use martlet_session::Event;
 use serde_json::{Map, Value};
 
 /// What is known from the beginning.
@@ -25,15 +25,19 @@ pub struct Completions {
     about: About,
     choices: Vec<CompletionChoice>,
     /// Of each choice, tokens whose text has not come yet, and the characters before them.
-    pending: Vec<(Vec<TokenInfo>, usize)>,
-    usage: Sum,
+    pending: Vec<(Pending, usize)>,
+    /// Of each prompt.
+    usage: Vec<Sum>,
+    /// Answers to each prompt.
+    n: usize,
     so_far: SoFar,
 }
 
 impl Completions {
-    /// `echoes`: what stands before the answer, for each choice.
-    pub fn new(about: About, echoes: Vec<String>) -> Completions {
-        let pending = echoes.iter().map(|echo| (Vec::new(), echo.chars().count())).collect();
+    /// `echoes`: what stands before the answer, for each choice. `n`: answers to each prompt.
+    pub fn new(about: About, echoes: Vec<String>, n: usize) -> Completions {
+        let usage = vec![Sum::default(); echoes.len().div_ceil(n)];
+        let pending = echoes.iter().map(|echo| (Pending::default(), echo.chars().count())).collect();
         let choice = |(index, text)| CompletionChoice {
             index,
             text,
@@ -42,7 +46,11 @@ impl Completions {
             stop_reason: None,
         };
         let choices = echoes.into_iter().enumerate().map(choice).collect();
-        Completions { about, choices, pending, usage: Sum::default(), so_far: SoFar::default() }
+        Completions { about, choices, pending, usage, n, so_far: SoFar::default() }
+    }
+
+    fn usage(&self) -> Sum {
+        self.usage.iter().copied().sum()
     }
 
     fn frame(&self, choices: Vec<CompletionChoice>, usage: Option<Usage>) -> Frame {
@@ -58,11 +66,11 @@ impl Completions {
     }
 
     /// The tokens of the text that comes now.
-    fn logprobs(&mut self, index: usize) -> Option<TextLogprobs> {
+    fn logprobs(&mut self, index: usize, text: &str) -> Option<TextLogprobs> {
         let all = self.choices[index].logprobs.as_mut()?;
         let (pending, at) = &mut self.pending[index];
         let mut new = TextLogprobs::default();
-        for token in pending.drain(..).map(|t| shown(&t, &self.about.bytes_of)) {
+        for token in pending.take(text, &self.about.bytes_of) {
             new.text_offset.push(*at);
             *at += token.token.chars().count();
             new.token_logprobs.push(token.logprob);
@@ -91,14 +99,14 @@ impl Adapter for Completions {
         match event {
             Event::Token(token) if self.about.logprobs => self.pending[index].0.push(token.clone()),
             Event::Text(text) => {
-                let logprobs = self.logprobs(index);
+                let logprobs = self.logprobs(index, text);
                 self.choices[index].text += text;
                 let text = text.clone();
                 let piece = CompletionChoice { index, text, logprobs, finish_reason: None, stop_reason: None };
                 out.push(self.frame(vec![piece], None));
             }
             Event::Finished(outcome) => {
-                self.usage.add(outcome);
+                self.usage[index / self.n].add(outcome);
                 let (finish, stop_reason) = finish_of(&outcome.reason);
                 let choice = &mut self.choices[index];
                 (choice.finish_reason, choice.stop_reason) = (Some(finish), stop_reason.clone());
@@ -117,7 +125,7 @@ impl Adapter for Completions {
 
     fn end(&mut self, out: &mut Vec<Frame>) {
         if self.about.usage != UsageIn::None {
-            out.push(self.frame(Vec::new(), Some(self.usage.into())));
+            out.push(self.frame(Vec::new(), Some(self.usage().into())));
         }
         out.push(Frame::word("[DONE]"));
     }
@@ -134,7 +142,7 @@ impl Adapter for Completions {
             created: self.about.created,
             model: self.about.model.clone(),
             choices: self.choices.clone(),
-            usage: Some(Some(self.usage.into())),
+            usage: Some(Some(self.usage().into())),
         };
         serde_json::to_value(response).unwrap_or_default()
     }
@@ -144,7 +152,7 @@ impl Adapter for Completions {
 mod tests {
     use super::*;
     use crate::golden;
-    use martlet_session::FinishReason;
+    use martlet_session::{FinishReason, TokenInfo};
     use std::sync::Arc;
 
     fn completions(logprobs: bool, echo: &str) -> Completions {
@@ -156,13 +164,23 @@ mod tests {
             usage: UsageIn::LastChunk,
             bytes_of: Arc::new(|id| vec![id as u8]),
         };
-        Completions::new(about, vec![echo.into()])
+        Completions::new(about, vec![echo.into()], 1)
     }
 
     #[test]
     fn a_text_goes_on() {
         let events = [Event::Text("b".into()), Event::Text("c".into()), golden::finished(FinishReason::Length)];
         golden::check("openai/completions/echo", &mut completions(false, "a"), &events);
+    }
+
+    #[test]
+    fn each_prompt_counts_once() {
+        let Completions { about, .. } = completions(false, "");
+        let mut four = Completions::new(about, vec![String::new(); 4], 2);
+        (0..4).for_each(|choice| four.event(choice, &golden::finished(FinishReason::Length), &mut Vec::new()));
+        let usage = &four.response()["usage"];
+        assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&Value::from(14), &Value::from(20)));
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 6);
     }
 
     #[test]

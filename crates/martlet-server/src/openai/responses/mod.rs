@@ -32,7 +32,7 @@ pub fn job(app: &App, caller: &Caller, body: &Map<String, Value>) -> Result<Job,
         app_store: app.store.clone(),
         client: caller.client.clone(),
         id: id.clone(),
-        input: read.input,
+        input: with_ids(read.input, &id),
         messages: read.messages,
     });
     let about = stream::About {
@@ -53,6 +53,7 @@ pub fn job(app: &App, caller: &Caller, body: &Map<String, Value>) -> Result<Job,
         stream: read.stream,
         warnings: read.warnings,
         traced: read.traced,
+        fields: read.fields,
         then,
     })
 }
@@ -78,6 +79,17 @@ impl Keep {
         let stored = Stored { id: self.id, response: response.clone(), input: self.input, messages };
         self.app_store.put(stored, self.client.clone());
     }
+}
+
+/// Items by which clients may ask for them later; those that have an id keep it.
+fn with_ids(mut items: Vec<Value>, response: &str) -> Vec<Value> {
+    let own = response.trim_start_matches("resp_");
+    for (i, item) in items.iter_mut().enumerate().filter(|(_, item)| item.get("id").is_none_or(Value::is_null)) {
+        if let Value::Object(item) = item {
+            item.insert("id".into(), format!("in_{own}{i:02}").into());
+        }
+    }
+    items
 }
 
 fn stored(app: &App, caller: &Caller, id: &str) -> Result<Arc<Stored>, ApiError> {

@@ -3,7 +3,7 @@
 use super::items::{self, Find};
 use super::types::{ReasoningOptions, ResponsesRequest, ResponsesResponse};
 use crate::ask;
-use crate::error::ApiError;
+use crate::error::{ApiError, Fields};
 use crate::generate::Traced;
 use crate::json::{self, wrong};
 use crate::options::Options;
@@ -62,6 +62,7 @@ pub struct Read {
     pub response: ResponsesResponse,
     pub warnings: Vec<String>,
     pub traced: Traced,
+    pub fields: Fields,
 }
 
 pub fn read(body: &Map<String, Value>, server: &Options, find: &Find<'_>) -> Result<Read, ApiError> {
@@ -91,6 +92,7 @@ pub fn read(body: &Map<String, Value>, server: &Options, find: &Find<'_>) -> Res
     let reasoning = request.reasoning.as_ref();
     let (prompt, last) = tools.turn(chat, &thinking(reasoning)?, server, &mut options)?;
     let traced = tools.traced(request.tool_choice.clone());
+    let fields = tools.fields(body, "input");
     Ok(Read {
         prompt,
         last,
@@ -107,6 +109,7 @@ pub fn read(body: &Map<String, Value>, server: &Options, find: &Find<'_>) -> Res
         model: request.model,
         warnings,
         traced,
+        fields,
     })
 }
 

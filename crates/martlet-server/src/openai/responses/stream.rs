@@ -5,9 +5,9 @@ use super::types::{InputDetails, OutputDetails, ResponsesResponse, ResponsesUsag
 use crate::error::ApiError;
 use crate::generate::Adapter;
 use crate::sse::Frame;
-use crate::tokens::{TokenBytes, TokenLogprob, shown};
+use crate::tokens::{Pending, TokenBytes, TokenLogprob};
 use crate::tools::{Kind, Tools, custom_input};
-use martlet_session::{Event, FinishReason, TokenInfo};
+use martlet_session::{Event, FinishReason};
 use serde_json::{Value, json};
 
 /// What is known from the beginning.
@@ -26,8 +26,7 @@ pub struct Responses {
     sequence: usize,
     /// The item that is written to; those before it are in the response.
     open: Option<Item>,
-    /// Tokens whose text has not come yet.
-    pending: Vec<TokenInfo>,
+    pending: Pending,
     finish: Option<FinishReason>,
 }
 
@@ -39,7 +38,7 @@ enum Item {
 
 impl Responses {
     pub fn new(response: ResponsesResponse, about: About) -> Responses {
-        Responses { response, about, sequence: 0, open: None, pending: Vec::new(), finish: None }
+        Responses { response, about, sequence: 0, open: None, pending: Pending::default(), finish: None }
     }
 
     fn emit(&mut self, kind: &'static str, data: Value, out: &mut Vec<Frame>) {
@@ -193,7 +192,7 @@ impl Responses {
             self.close("completed", out);
             self.begin_message(out);
         }
-        let new: Vec<_> = self.pending.drain(..).map(|t| shown(&t, &self.about.bytes_of)).collect();
+        let new = self.pending.take(text, &self.about.bytes_of);
         if let Some(Item::Message { text: all, logprobs }) = &mut self.open {
             all.push_str(text);
             logprobs.extend(new.iter().cloned());
@@ -249,7 +248,10 @@ impl Adapter for Responses {
             Event::Text(text) => self.text(text, out),
             Event::ToolCall { name, .. } => self.call(name, out),
             Event::ToolArguments { piece, .. } => self.arguments(piece, out),
-            Event::ToolCallEnd { .. } => self.close("completed", out),
+            Event::ToolCallEnd { .. } => {
+                self.pending.clear();
+                self.close("completed", out);
+            }
             Event::Finished(outcome) => {
                 let usage = &outcome.usage;
                 self.response.usage = Some(ResponsesUsage {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::golden;
-use martlet_session::Event;
+use martlet_session::TokenInfo;
 use std::sync::Arc;
 
 fn chat(tools: Tools, logprobs: bool, n: usize) -> Chat {

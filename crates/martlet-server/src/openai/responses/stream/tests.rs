@@ -1,5 +1,6 @@
 use super::*;
 use crate::golden;
+use martlet_session::TokenInfo;
 use std::sync::Arc;
 
 fn responses(about: About) -> Responses {
