@@ -88,15 +88,22 @@ pub struct Options {
     pub seed: u64,
     /// Names of operations; empty: all.
     pub only: Vec<String>,
+    /// Names of operations to leave out.
+    pub except: Vec<String>,
 }
 
 impl Options {
     pub fn new(tolerance: Tolerance) -> Options {
-        Options { tolerance, seed: 1, only: Vec::new() }
+        Options { tolerance, seed: 1, only: Vec::new(), except: Vec::new() }
     }
 
     pub fn only(mut self, operations: &[&str]) -> Options {
         self.only = operations.iter().map(|o| o.to_string()).collect();
+        self
+    }
+
+    pub fn except(mut self, operations: &[&str]) -> Options {
+        self.except = operations.iter().map(|o| o.to_string()).collect();
         self
     }
 }
@@ -141,11 +148,12 @@ pub fn check<D: Device, R: Device>(make: &dyn Fn() -> D, other: &dyn Fn() -> R, 
         ("qk_norm_rope_append", fused::qk_norm_rope_append),
         ("sample", sample::sample),
     ];
-    for name in &options.only {
+    for name in options.only.iter().chain(&options.except) {
         assert!(operations.iter().any(|o| o.0 == name), "no operation is called {name}");
     }
     for (name, operation) in operations {
-        if options.only.is_empty() || options.only.iter().any(|o| o == name) {
+        let listed = |names: &[String]| names.iter().any(|o| o == name);
+        if (options.only.is_empty() || listed(&options.only)) && !listed(&options.except) {
             s.report.begin(name);
             operation(&mut s);
         }
