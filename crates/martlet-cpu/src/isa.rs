@@ -14,11 +14,17 @@ pub enum Isa {
     Avx512,
     /// The same with AMX int8, which the system must permit.
     Amx,
+    /// AArch64: NEON, which all of them have.
+    Neon,
+    /// The same with products of four bytes to a lane (FEAT_DotProd).
+    Dotprod,
+    /// The same with 2 x 8 by 8 x 2 products of bytes (FEAT_I8MM).
+    I8mm,
 }
 
 impl Isa {
-    /// Slowest first.
-    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Amx];
+    /// Slowest first, among those that one machine can have.
+    pub const ALL: [Isa; 7] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon, Isa::Dotprod, Isa::I8mm];
 
     /// Whether this machine, under this operating system, can run it.
     pub fn available(self) -> bool {
@@ -30,8 +36,13 @@ impl Isa {
             Isa::Avx512 => has_avx2() && has_avx512(),
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => has_avx2() && has_avx512() && has_amx(),
-            #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 | Isa::Amx => false,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod => has_dotprod(),
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => has_dotprod() && std::arch::is_aarch64_feature_detected!("i8mm"),
+            _ => false,
         }
     }
 
@@ -65,6 +76,12 @@ fn has_amx() -> bool {
     bits >> 24 & 3 == 3 && crate::kernels::matmul::amx::permitted()
 }
 
+/// Asks the system, on Linux and macOS alike.
+#[cfg(target_arch = "aarch64")]
+fn has_dotprod() -> bool {
+    std::arch::is_aarch64_feature_detected!("dotprod")
+}
+
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -72,13 +89,16 @@ impl fmt::Display for Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
+            Isa::Neon => "neon",
+            Isa::Dotprod => "dotprod",
+            Isa::I8mm => "i8mm",
         })
     }
 }
 
 /// A name that is no instruction set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no instruction set is called {0:?}; there are portable, avx2, avx512 and amx")]
+#[error("no instruction set is called {0:?}; there are portable, avx2, avx512, amx, neon, dotprod and i8mm")]
 pub struct UnknownIsa(String);
 
 impl FromStr for Isa {

@@ -31,6 +31,12 @@ macro_rules! kernels {
                     Isa::Avx512 if isa.available() => KernelSet { isa, $($name: avx512::$name),* },
                     #[cfg(target_arch = "x86_64")]
                     Isa::Amx if isa.available() => KernelSet { isa, matmul: amx::matmul, ..KernelSet::new(Isa::Avx512) },
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon => KernelSet { isa, matmul: neon::matmul, attention: neon::attention, ..KernelSet::new(Isa::Portable) },
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Dotprod if isa.available() => KernelSet { isa, matmul: neon::matmul_dotprod, ..KernelSet::new(Isa::Neon) },
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::I8mm if isa.available() => KernelSet { isa, matmul: neon::matmul_i8mm, ..KernelSet::new(Isa::Neon) },
                     _ => KernelSet { isa: Isa::Portable, $($name: portable::$name),* },
                 }
             }
@@ -136,5 +142,36 @@ mod amx {
         }
         // SAFETY: reachable only through a `KernelSet` for AMX, which exists only where the features do.
         unsafe { compiled(p, out) }
+    }
+}
+
+/// Every AArch64 has NEON, so what the compiler makes of plain Rust uses it. Of their own are the products of integer
+/// codes, which it does not find, and attention.
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::*;
+    use matmul::{dotprod::Dotprod, i8mm::I8mm, neon::Neon};
+
+    pub fn matmul(p: &matmul::Product<'_>, out: &mut [Lanes]) {
+        matmul::matmul::<Neon>(p, out)
+    }
+
+    /// Only for machines with FEAT_DotProd.
+    pub fn matmul_dotprod(p: &matmul::Product<'_>, out: &mut [Lanes]) {
+        matmul::matmul::<Dotprod>(p, out)
+    }
+
+    /// Only for machines with FEAT_DotProd and FEAT_I8MM.
+    pub fn matmul_i8mm(p: &matmul::Product<'_>, out: &mut [Lanes]) {
+        matmul::matmul::<I8mm>(p, out)
+    }
+
+    pub fn attention(
+        a: &attention::Attend<'_>,
+        block: usize,
+        scratch: &mut attention::Scratch,
+        out: &mut attention::Partial<'_>,
+    ) {
+        attention::block::<simd::Neon>(a, block, scratch, out)
     }
 }

@@ -40,14 +40,26 @@ pub trait Simd {
 /// Asks for the lines of some values, which will be read soon.
 #[inline(always)]
 pub fn prefetch(values: &[f32]) {
-    #[cfg(target_arch = "x86_64")]
     for line in values.chunks(16) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every x86-64 has the instruction, and it reads nothing that the program could see.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        prefetch_line(line.as_ptr().cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = values;
+}
+
+/// Asks for the line at an address; one without memory is no fault.
+#[inline(always)]
+pub fn prefetch_line(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has the instruction, and it reads nothing that the program could see.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast())
+    };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: every AArch64 has the instruction, and it reads nothing that the program could see.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly))
+    };
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = line;
 }
 
 /// What every machine has.
@@ -193,4 +205,67 @@ mod x86 {
         |p: *const u16| _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())),
         |p: *const i8| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))
     );
+}
+
+#[cfg(target_arch = "aarch64")]
+pub use arm::Neon;
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::Simd;
+    use std::arch::aarch64::*;
+
+    pub struct Neon;
+
+    impl Simd for Neon {
+        type V = float32x4_t;
+        const WIDTH: usize = 4;
+        /// 24 sums, 4 values and a factor in 32 registers.
+        const COLUMNS: usize = 4;
+
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> Self::V {
+            // SAFETY: every AArch64 has NEON.
+            unsafe { vdupq_n_f32(x) }
+        }
+
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self::V {
+            // SAFETY: the pointer is good for a register, as the caller promises.
+            unsafe { vld1q_f32(from) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(to: *mut f32, v: Self::V) {
+            // SAFETY: as above.
+            unsafe { vst1q_f32(to, v) }
+        }
+
+        #[inline(always)]
+        unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+            // SAFETY: every AArch64 has NEON.
+            unsafe { vfmaq_f32(c, a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: every AArch64 has NEON.
+            unsafe { vmulq_f32(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn halves(from: *const u16) -> Self::V {
+            // SAFETY: as for `load`.
+            unsafe { vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))) }
+        }
+
+        #[inline(always)]
+        unsafe fn codes(from: *const i8) -> Self::V {
+            // SAFETY: as for `load`.
+            unsafe {
+                let four = vcreate_s8(u64::from(from.cast::<u32>().read_unaligned()));
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))))
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //!   u_t = beta_t * (v_t - gamma_t S^T k_t - sum over j < t of w[t, j] (k_j . k_t) u_j)
 //!   y_t = gamma_t S^T q_t + sum over j <= t of w[t, j] (k_j . q_t) u_j
 //!   at a border: S = gamma S + sum over j of w[C, j] k_j u_j^T, and the list is empty.
-//! bytes: S read once for up to 4 rows between two borders (32 columns at a time, so that the sums of 4 rows stay in
+//! bytes: S read once for up to 4 rows between two borders (`WIDE` columns at a time, so that the sums of 4 rows stay in
 //! registers; all columns for 1 row), written once per 32 rows; the list from L1. The states of all heads and layers are
 //! more than the second cache holds, so that each line is asked for ahead.
 //! order: products run on: gamma = gamma * decay, w = w * decay, never a quotient or an exponential. S^T k and S^T q:
@@ -21,6 +21,9 @@ use crate::simd::prefetch;
 /// Rows between borders; divides the 64 tokens of a page.
 pub const BORDER: usize = 32;
 
+/// Columns of S whose sums of 4 rows, of k and of q, stay in registers: 16 of AVX-512. AArch64 has a quarter of their
+/// width, and 8 columns take 16.
+const WIDE: usize = if cfg!(target_arch = "aarch64") { 8 } else { 32 };
 /// Rows of S that are asked for ahead: 4 KiB at 128 columns.
 const AHEAD: usize = 8;
 /// Rows of the list that are asked for ahead.
@@ -94,10 +97,10 @@ pub fn gdn(h: &mut HeadRows<'_, '_>) {
             };
             let u = &mut h.head.u[len * vd..(len + ahead) * vd];
             match ahead {
-                1 => read_state::<1, 128>(s, [x(r)], u, &mut h.y, r),
-                2 => read_state::<2, 64>(s, [x(r), x(r + 1)], u, &mut h.y, r),
-                3 => read_state::<3, 32>(s, [x(r), x(r + 1), x(r + 2)], u, &mut h.y, r),
-                _ => read_state::<4, 32>(s, [x(r), x(r + 1), x(r + 2), x(r + 3)], u, &mut h.y, r),
+                1 => read_state::<1, { 4 * WIDE }>(s, [x(r)], u, &mut h.y, r),
+                2 => read_state::<2, { 2 * WIDE }>(s, [x(r), x(r + 1)], u, &mut h.y, r),
+                3 => read_state::<3, WIDE>(s, [x(r), x(r + 1), x(r + 2)], u, &mut h.y, r),
+                _ => read_state::<4, WIDE>(s, [x(r), x(r + 1), x(r + 2), x(r + 3)], u, &mut h.y, r),
             }
         }
         ahead -= 1;
@@ -224,7 +227,7 @@ fn read_state<const R: usize, const W: usize>(
         columns::<R, W>(s, vd, at, rows, u, y, r);
         at += W;
     }
-    while at + 16 <= vd {
+    while W > 16 && at + 16 <= vd {
         columns::<R, 16>(s, vd, at, rows, u, y, r);
         at += 16;
     }

@@ -18,7 +18,13 @@ pub mod amx;
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 pub mod codes;
+#[cfg(target_arch = "aarch64")]
+pub mod dotprod;
 mod floats;
+#[cfg(target_arch = "aarch64")]
+pub mod i8mm;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 #[cfg(test)]
 mod scalar;
 #[cfg(test)]
@@ -61,7 +67,7 @@ pub trait CodeProducts {
 }
 
 /// Kinds of codes and scales as constants that a function can be compiled for.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod kinds {
     pub const U4: u8 = 0;
     pub const U8: u8 = 1;
@@ -71,7 +77,7 @@ mod kinds {
 }
 
 /// The function `$rows::<codes, scales, lines of a group>` for a scheme with biases, none for another.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! for_scheme {
     ($rows:ident, $codes:expr, $group:expr, $scales:expr) => {
         match ($codes, $group, $scales) {
@@ -91,7 +97,7 @@ macro_rules! for_scheme {
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use for_scheme;
 
 /// out[i] = the 16 outputs of row `rows[i]`.
