@@ -5,16 +5,22 @@
 //! NaN or an infinity has a d that is not finite, and so has every output that it meets.
 
 use crate::lanes::LANES;
+use crate::pool::Pool;
 use crate::tiles::TILE_K;
 
 /// Codes of the inputs that one tile of weights meets.
 pub type Tile = [i8; TILE_K];
+
+/// Rows of a block.
+pub const BLOCK: usize = 16;
 
 /// Quantised rows; kept from call to call, so that a step allocates nothing once it has been as large before.
 #[derive(Default)]
 pub struct Acts {
     /// Whole numbers from -127 to 127, a tile of the weights at a time.
     pub codes: Vec<Tile>,
+    /// The same of whole blocks of [`BLOCK`] rows: block, tile, row. Only where the kernels ask for it.
+    pub blocks: Vec<Tile>,
     pub d: Vec<f32>,
     pub ds: Vec<f32>,
     /// Tiles of a row: K is filled up with zeros to whole ones.
@@ -31,6 +37,19 @@ impl Acts {
         self.codes.resize(rows * self.tiles, [0; TILE_K]);
         self.d.resize(rows * self.groups, 0.0);
         self.ds.resize(rows * self.groups, 0.0);
+        self.blocks.clear();
+    }
+
+    /// Puts the tiles of each block of rows side by side.
+    pub fn arrange(&mut self, pool: &Pool) {
+        let (rows, tiles) = (self.codes.len() / self.tiles.max(1), self.tiles);
+        self.blocks.resize(rows / BLOCK * BLOCK * tiles, [0; TILE_K]);
+        let from = &self.codes;
+        pool.chunks(&mut self.blocks, BLOCK * tiles, BLOCK * tiles, |block, to| {
+            for (r, row) in from[block * BLOCK * tiles..].chunks_exact(tiles).take(BLOCK).enumerate() {
+                row.iter().zip(to[r..].iter_mut().step_by(BLOCK)).for_each(|(from, to)| *to = *from);
+            }
+        });
     }
 }
 

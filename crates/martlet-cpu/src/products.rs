@@ -1,12 +1,13 @@
 //! Products of weights and rows: quantising the rows once, sharing out the outputs over the threads, and the experts.
 
-use crate::acts::Acts;
+use crate::acts::{Acts, BLOCK};
 use crate::buffer::{Buffer, failed};
+use crate::isa::Isa;
 use crate::kernel_set::KernelSet;
 use crate::kernels::matmul::{Input, Product};
 use crate::lanes::LANES;
 use crate::pool::{Columns, Pool};
-use crate::tiles::{Kind, Weights};
+use crate::tiles::{Kind, TILE_K, Weights};
 use martlet_device::{DeviceError, ExpertShape, NO_SLOT};
 use martlet_tensor::Matrix;
 use std::ops::Range;
@@ -64,6 +65,9 @@ fn quantise<'a>(
         pool.items(&mut out, rows.cols / 4, |r, (codes, (d, ds))| {
             (kernels.quantise)(&rows.values[r * rows.stride..][..rows.cols], group, codes, d, ds);
         });
+        if kernels.isa == Isa::Amx && group == TILE_K && rows.count >= BLOCK {
+            acts.arrange(pool);
+        }
     }
 }
 
@@ -71,8 +75,8 @@ fn quantise<'a>(
 fn input<'a>(w: &Weights, acts: &'a [Acts; 3], rows: Rows<'a>) -> Input<'a> {
     match wanted(w) {
         Some(i) => {
-            let Acts { codes, d, ds, tiles, groups } = &acts[i];
-            Input::Codes { codes, d, ds, tiles: *tiles, groups: *groups }
+            let Acts { codes, blocks, d, ds, tiles, groups } = &acts[i];
+            Input::Codes { codes, blocks, d, ds, tiles: *tiles, groups: *groups }
         }
         None => Input::Floats { x: rows.values, stride: rows.stride },
     }

@@ -114,9 +114,9 @@ fn paths_that_are_no_checkpoint() {
     let open = |path: &Path| Checkpoint::open(path).unwrap_err().to_string();
     assert!(open(Path::new("no/such/folder")).contains("no/such/folder: no such file"));
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("weights.bin");
+    let file = dir.path().join("other.bin");
     std::fs::write(&file, b"").unwrap();
-    assert!(open(&file).contains("weights.bin: is no checkpoint"));
+    assert!(open(&file).contains("other.bin: is no checkpoint"));
     let single = dir.path().join("single.safetensors");
     std::fs::write(&single, to_bytes("pt", &[conv(0)])).unwrap();
     assert!(open(&single).contains("config.json: is missing"));

@@ -2,21 +2,21 @@
 //! whole group, at once. For blocks of 16 rows and groups of 64; everything else is VNNI's, with the same bits.
 //!
 //! bytes: the weights once per call, of at most 128 rows (`products.rs`); activations once per strip, from L2.
-//! layout: A = 16 rows x 64 codes of activations (signed), as they lie; B = a tile of weights (unsigned): its 16 rows of
-//!   K / 4 are lines of 8-bit codes, or the nibbles of 4-bit ones, unpacked once per call and slice; C = 16 rows x 16
-//!   outputs (i32), stored and read again as vectors whose lanes are the outputs.
-//! instructions for 16 x 16 results and a group: 1 tile product (16 cycles of the tile unit) and 4 for each row
-//!   (convert, times d, fma s, fma b): 64, which two units finish in 32 cycles. The tile products of one block are
-//!   issued before the float part of the block before (of the slice before, where there is one block), so that both units
-//!   are busy. Measured on a busy machine: 1.5 times the speed of VNNI, not limited by the float part; the loads and
-//!   stores of tiles are suspected, not measured.
+//! layout: A = 16 rows x 64 codes of activations (signed), side by side (`Acts::blocks`); B = a tile of weights
+//!   (unsigned): its 16 rows of K / 4 are lines of 8-bit codes, or the nibbles of 4-bit ones, unpacked once per call and
+//!   slice; C = 16 rows x 16 outputs (i32), stored and read again as vectors whose lanes are the outputs.
+//! instructions for 16 x 16 results and a group: 1 tile product, 2 tile loads and 1 store, which take 13 to 20 ns
+//!   together, and 4 for each row (convert, times d, fma s, fma b): 64 in 12 to 14 ns. They do not overlap: while tile
+//!   instructions are under way, half of the 512-bit units are closed. So 32,768 operations take 35 ns at best, 0.93
+//!   Top/s of a thread, a seventh of what the tile unit alone could do; this file reaches 0.55 to 0.6. Units of 2 blocks
+//!   were faster than those of 1 and 4.
 //! order: `mod.rs`. The scalar twin is `scalar.rs`.
 #![allow(unsafe_code)]
 
 use super::kinds::{BF16, F16, F32, U4, U8};
 use super::vnni::{self, operands, scales};
 use super::{CodeProducts, Input, Product, SLICE, codes, for_scheme};
-use crate::acts::Tile;
+use crate::acts::{BLOCK, Tile};
 use crate::lanes::{LANES, Lanes};
 use crate::tiles::{Codes, LINE, Scales, TILE_K};
 use std::arch::asm;
@@ -25,7 +25,7 @@ use std::mem::MaybeUninit;
 
 /// Rows of a block. With blocks of 8, and a work space that was cleared for each strip, a step of 8 sequences took a fifth
 /// longer than by VNNI.
-const ROWS: usize = 16;
+const ROWS: usize = BLOCK;
 /// Groups of a slice.
 const GROUPS: usize = SLICE / TILE_K;
 
@@ -62,19 +62,34 @@ pub fn permitted() -> bool {
     false
 }
 
-/// Unpacked codes of a slice, the results of two blocks, and rows put side by side. Never cleared: what is read was written
+/// Blocks of a unit: the tile products of a unit come first, then its float part. While tile instructions are under way
+/// the processor has one unit for 512-bit floats instead of two, so the two parts are kept apart.
+const UNIT: usize = 2;
+
+/// Unpacked codes of two slices, the results of a unit, and rows put side by side. Never cleared: what is read was written
 /// before.
 #[repr(C, align(64))]
 struct Work {
-    b: [[u8; 16 * LINE]; GROUPS],
-    c: [[[[i32; LANES]; ROWS]; GROUPS]; 2],
-    a: [[Tile; GROUPS]; ROWS],
+    b: [Slice; 2],
+    c: Results,
+    a: [[[Tile; ROWS]; GROUPS]; UNIT],
 }
+
+/// The codes of a slice as bytes, and its scales and biases.
+#[repr(C, align(64))]
+struct Slice {
+    codes: [[u8; 16 * LINE]; GROUPS],
+    s: [__m512; GROUPS],
+    b: [__m512; GROUPS],
+}
+
+/// The sums of a unit: group, row, output.
+type Results = [[[i32; LANES]; UNIT * ROWS]; GROUPS];
 
 /// Whole blocks of rows; `out` is as long as they are.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
-    let Input::Codes { codes, d, ds, tiles, groups } = p.x else { return };
+    let Input::Codes { d, ds, tiles, groups, .. } = p.x else { return };
     let code_lines = if C == U8 { 16 } else { 8 };
     let tile_lines = code_lines + if S == F32 { 2 } else { 1 };
     let words = p.w.words(p.strip);
@@ -82,54 +97,33 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
     out.fill([0.0; LANES]);
     let mut work = MaybeUninit::<Work>::uninit();
     let work = work.as_mut_ptr();
-    let blocks = out.len() / ROWS;
-    let in_order = p.rows.windows(2).all(|rows| rows[1] == rows[0] + 1);
+    let in_order = p.rows.windows(2).all(|rows| rows[1] == rows[0] + 1) && p.rows[0].is_multiple_of(ROWS as u32);
     // SAFETY: the tiles are this thread's; they are released below.
     unsafe { configure() };
-    let here = |slice: usize| GROUPS.min(tiles - slice * GROUPS);
-    let zero = _mm512_setzero_ps();
-    // Scales and biases of two slices.
-    let mut factors = [([zero; GROUPS], [zero; GROUPS]); 2];
-    let units = tiles.div_ceil(GROUPS) * blocks;
-    for unit in 0..=units {
-        let (slice, block) = (unit / blocks, unit % blocks);
-        if unit < units {
-            let first = slice * GROUPS;
-            if block == 0 {
-                let (s, b) = &mut factors[slice % 2];
-                for g in 0..here(slice) {
-                    let tile = words[(first + g) * tile_lines..(first + g + 1) * tile_lines].as_ptr().cast::<u8>();
-                    // SAFETY: the tile is `code_lines` lines of codes and then its scales; `b[g]` of the work is 16 lines.
-                    unsafe {
-                        for i in 0..8 {
-                            let (low, high) = operands::<C>(tile, i, false);
-                            let to = (&raw mut (*work).b[g]).cast::<u8>().add(2 * i * LINE);
-                            _mm512_store_si512(to.cast(), low);
-                            _mm512_store_si512(to.add(LINE).cast(), high);
-                        }
-                        (s[g], b[g]) = scales::<S>(tile.add(code_lines * LINE));
-                    }
-                }
-            }
-            let rows = &p.rows[block * ROWS..(block + 1) * ROWS];
-            // SAFETY: the tiles are configured; the codes of the slice are unpacked.
-            unsafe { multiply(work, unit % 2, codes, (tiles, first, here(slice)), rows, in_order) };
-        }
-        if let Some(last) = unit.checked_sub(1) {
-            let (slice, block) = (last / blocks, last % blocks);
-            let finish = match here(slice) {
-                4 => finish::<4>,
-                3 => finish::<3>,
-                2 => finish::<2>,
-                _ => finish::<1>,
-            };
-            let these = block * ROWS..(block + 1) * ROWS;
-            let (s, b) = &factors[slice % 2];
-            let scales = [d, ds].map(|d| (&d[slice * GROUPS..], groups));
-            // SAFETY: the tile products of the block have filled all rows for each group.
+    let slice = |i: usize| &words[(i * GROUPS).min(tiles) * tile_lines..((i + 1) * GROUPS).min(tiles) * tile_lines];
+    // SAFETY: the work is this function's.
+    unsafe { unpack::<C, S>(slice(0), tile_lines, &raw mut (*work).b[0]) };
+    let units = p.rows.len().div_ceil(UNIT * ROWS);
+    for i in 0..tiles.div_ceil(GROUPS) {
+        let (first, here) = (i * GROUPS, slice(i).len() / tile_lines);
+        let finish = match here {
+            4 => finish::<4>,
+            3 => finish::<3>,
+            2 => finish::<2>,
+            _ => finish::<1>,
+        };
+        for (unit, (rows, out)) in p.rows.chunks(UNIT * ROWS).zip(out.chunks_mut(UNIT * ROWS)).enumerate() {
+            // SAFETY: the tiles are configured and the codes of the slice unpacked; the products fill all lines of these
+            // rows and groups. The next slice is unpacked early: what was stored just now makes a tile wait.
             unsafe {
-                let c = (&raw const (*work).c[last % 2]).cast();
-                finish(c, (s, b), &p.rows[these.clone()], scales, &mut out[these]);
+                let (a, stride) = activations(&p.x, (first, here), rows, in_order, &raw mut (*work).a);
+                multiply(work, i % 2, (a, stride), here, rows.len() / ROWS);
+                if unit + 1 == units {
+                    unpack::<C, S>(slice(i + 1), tile_lines, &raw mut (*work).b[(i + 1) % 2]);
+                }
+                let floats =
+                    Floats { slice: &raw const (*work).b[i % 2], d: &d[first..], ds: &ds[first..], stride: groups };
+                finish(&raw const (*work).c, rows, &floats, out);
             }
         }
     }
@@ -137,26 +131,108 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// The float part of a block: y += a, where a = fma(s, f32(C) * d, a) and a = fma(b, ds, a) for each of `N` groups.
-/// `factors`: d and ds of the first group of row 0, and how many there are from row to row.
+/// Unpacks the tiles of a slice, of `tile_lines` words each.
 ///
 /// # Safety
-/// At `c` are [N][ROWS] lines, of which those of the block's rows are filled.
+/// `to` may be written.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn finish<const N: usize>(
-    c: *const [[i32; LANES]; ROWS],
-    (s, b): (&[__m512; GROUPS], &[__m512; GROUPS]),
+unsafe fn unpack<const C: u8, const S: u8>(words: &[[u32; LANES]], tile_lines: usize, to: *mut Slice) {
+    let code_lines = if C == U8 { 16 } else { 8 };
+    for (g, tile) in words.chunks_exact(tile_lines).enumerate().take(GROUPS) {
+        let tile = tile.as_ptr().cast::<u8>();
+        // SAFETY: the tile is `code_lines` lines of codes and then its scales; `codes[g]` is 16 lines.
+        unsafe {
+            let codes = (&raw mut (*to).codes[g]).cast::<u8>();
+            for i in 0..8 {
+                let (low, high) = operands::<C>(tile, i, false);
+                _mm512_store_si512(codes.add(2 * i * LINE).cast(), low);
+                _mm512_store_si512(codes.add((2 * i + 1) * LINE).cast(), high);
+            }
+            ((*to).s[g], (*to).b[g]) = scales::<S>(tile.add(code_lines * LINE));
+        }
+    }
+}
+
+/// Where the activations of a unit lie, `here` tiles of each row from tile `first` on, and the tiles from block to block.
+/// Blocks are used where they lie; rows that do not follow each other are put side by side in `to`.
+///
+/// # Safety
+/// `to` may be written.
+unsafe fn activations(
+    x: &Input<'_>,
+    (first, here): (usize, usize),
     rows: &[u32],
-    factors: [(&[f32], usize); 2],
-    out: &mut [Lanes],
-) {
-    for ((r, &row), y) in rows.iter().enumerate().take(ROWS).zip(out) {
-        let [d, ds] = factors.map(|(d, groups)| d[row as usize * groups..].first_chunk::<N>());
+    in_order: bool,
+    to: *mut [[[Tile; ROWS]; GROUPS]; UNIT],
+) -> (*const Tile, usize) {
+    let &Input::Codes { codes, blocks, tiles, .. } = x else { unreachable!("floats have no tiles") };
+    let start = rows[0] as usize;
+    if in_order && blocks.len() >= (start + rows.len()) * tiles {
+        return (blocks[start * tiles + first * ROWS..].as_ptr(), tiles * ROWS);
+    }
+    for (r, &row) in rows.iter().enumerate().take(UNIT * ROWS) {
+        let from = &codes[row as usize * tiles + first..][..here];
+        for (g, tile) in from.iter().enumerate() {
+            // SAFETY: `r` is below UNIT * ROWS, and `here` at most GROUPS.
+            unsafe { (*to)[r / ROWS][g][r % ROWS] = *tile };
+        }
+    }
+    (to.cast_const().cast(), GROUPS * ROWS)
+}
+
+/// The sums of `groups` groups of `blocks` blocks, whose activations lie at `a`, `stride` tiles from block to block.
+///
+/// # Safety
+/// The tiles are configured, and `b` of the work is filled.
+#[inline]
+unsafe fn multiply(work: *mut Work, half: usize, (a, stride): (*const Tile, usize), groups: usize, blocks: usize) {
+    for g in 0..groups {
+        // SAFETY: a tile is 16 rows of 64 bytes. B lies in the work, as does C, one block after the other; A does as the
+        // caller promises.
+        unsafe {
+            let b = (&raw const (*work).b[half].codes[g]).cast::<u8>();
+            let c = (&raw mut (*work).c[g]).cast::<u8>();
+            let a = |block: usize| a.add(block * stride + g * ROWS);
+            for block in 0..blocks {
+                asm!(
+                    "tileloadd tmm6, [{b} + {line}]", "tileloadd tmm4, [{a} + {line}]", "tilezero tmm0",
+                    "tdpbsud tmm0, tmm4, tmm6", "tilestored [{c} + {line}], tmm0",
+                    a = in(reg) a(block), b = in(reg) b, c = in(reg) c.add(block * ROWS * LINE), line = in(reg) LINE,
+                    options(nostack),
+                );
+            }
+        }
+    }
+}
+
+/// What the float part of a unit reads besides its sums: its slice, and d and ds of the first group of row 0, which are
+/// `stride` apart from row to row.
+struct Floats<'a> {
+    slice: *const Slice,
+    d: &'a [f32],
+    ds: &'a [f32],
+    stride: usize,
+}
+
+/// The float part of a unit: y += a, where a = fma(s, f32(C) * d, a) and a = fma(b, ds, a) for each of `N` groups.
+///
+/// # Safety
+/// The lines of these rows and groups at `c` are filled.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn finish<const N: usize>(c: *const Results, rows: &[u32], floats: &Floats<'_>, out: &mut [Lanes]) {
+    let &Floats { slice, d, ds, stride } = floats;
+    // SAFETY: scales and biases of `N` groups were written.
+    let (s, b) = unsafe {
+        ((&raw const (*slice).s).cast::<[__m512; N]>().read(), (&raw const (*slice).b).cast::<[__m512; N]>().read())
+    };
+    for ((r, &row), y) in rows.iter().enumerate().take(UNIT * ROWS).zip(out) {
+        let [d, ds] = [d, ds].map(|d| d[row as usize * stride..].first_chunk::<N>());
         let (Some(d), Some(ds)) = (d, ds) else { return };
         let mut a = _mm512_setzero_ps();
         for g in 0..N {
             // SAFETY: a filled line, as the caller promises.
-            let c = unsafe { _mm512_load_si512(c.cast::<[i32; LANES]>().add(g * ROWS + r).cast()) };
+            let c = unsafe { _mm512_load_si512((&raw const (*c)[g][r]).cast()) };
             let v = _mm512_mul_ps(_mm512_cvtepi32_ps(c), _mm512_set1_ps(d[g]));
             a = _mm512_fmadd_ps(s[g], v, a);
             a = _mm512_fmadd_ps(b[g], _mm512_set1_ps(ds[g]), a);
@@ -167,53 +243,7 @@ unsafe fn finish<const N: usize>(
     }
 }
 
-/// C[half][g] = the sums of a block of rows and group g, for `here` groups from tile `slice` on. Rows that do not follow
-/// each other (`in_order`) are put side by side first.
-///
-/// # Safety
-/// The tiles are configured, and `b` of the work is filled for `here` groups.
-#[inline(always)]
-unsafe fn multiply(
-    work: *mut Work,
-    half: usize,
-    codes: &[Tile],
-    (tiles, slice, here): (usize, usize, usize),
-    rows: &[u32],
-    in_order: bool,
-) {
-    let first = rows[0] as usize;
-    let (mut a, mut stride) = (codes[first * tiles + slice..].as_ptr(), tiles * TILE_K);
-    if in_order {
-        assert!((first + rows.len()) * tiles <= codes.len(), "rows beyond the activations");
-    } else {
-        // SAFETY: the caller's work.
-        let to = unsafe { (&raw mut (*work).a).cast::<Tile>() };
-        for (r, &row) in rows.iter().enumerate().take(ROWS) {
-            let from = &codes[row as usize * tiles + slice..][..here];
-            // SAFETY: `here` of the GROUPS tiles of row r of ROWS.
-            unsafe { to.add(r * GROUPS).copy_from_nonoverlapping(from.as_ptr(), here) };
-        }
-        (a, stride) = (to.cast_const(), GROUPS * TILE_K);
-    }
-    // SAFETY: the caller's work.
-    let (b, c) = unsafe {
-        ((&raw const (*work).b).cast::<[u8; 16 * LINE]>(), (&raw mut (*work).c[half]).cast::<[[i32; LANES]; ROWS]>())
-    };
-    // SAFETY: A is the block's rows of `here` times 64 bytes, `stride` apart, inside the activations or the work's, as seen above;
-    // B and C are 16 rows of 64 bytes for each group. The tiles are configured.
-    unsafe {
-        for g in 0..here {
-            asm!(
-                "tilezero tmm0", "tileloadd tmm1, [{a} + {stride}]", "tileloadd tmm2, [{b} + {line}]",
-                "tdpbsud tmm0, tmm1, tmm2", "tilestored [{c} + {line}], tmm0",
-                a = in(reg) a.add(g), b = in(reg) b.add(g), c = in(reg) c.add(g), stride = in(reg) stride,
-                line = in(reg) LINE, options(nostack),
-            );
-        }
-    }
-}
-
-/// Three tiles of 16 rows of 64 bytes.
+/// Eight tiles of 16 rows of 64 bytes.
 ///
 /// # Safety
 /// The machine has AMX, and this process may use it.
@@ -222,7 +252,7 @@ unsafe fn configure() {
     struct Config([u8; 64]);
     let mut config = Config([0; 64]);
     config.0[0] = 1;
-    for t in 0..3 {
+    for t in 0..8 {
         config.0[16 + 2 * t] = 64;
         config.0[48 + t] = ROWS as u8;
     }

@@ -103,7 +103,7 @@ fn block<C: Unpack, const LINES: usize, const R: usize, const FUSED: bool>(
     kind: Scales,
     rows: [u32; R],
 ) -> [Lanes; R] {
-    let Input::Codes { codes: x, d, ds, tiles, groups } = p.x else { return [[f32::NAN; LANES]; R] };
+    let Input::Codes { codes: x, d, ds, tiles, groups, .. } = p.x else { return [[f32::NAN; LANES]; R] };
     let mut row_x: [&[Tile]; R] = [&[]; R];
     let (mut row_d, mut row_ds): ([&[f32]; R], [&[f32]; R]) = ([&[]; R], [&[]; R]);
     for r in 0..R {

@@ -55,7 +55,7 @@ pub struct Product<'a> {
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
     /// Row r is `codes[r * tiles..]`, with `groups` scales from `r * groups` on; see `acts.rs`.
-    Codes { codes: &'a [Tile], d: &'a [f32], ds: &'a [f32], tiles: usize, groups: usize },
+    Codes { codes: &'a [Tile], blocks: &'a [Tile], d: &'a [f32], ds: &'a [f32], tiles: usize, groups: usize },
     /// Row r is `x[r * stride..]`.
     Floats { x: &'a [f32], stride: usize },
 }

@@ -50,7 +50,9 @@ fn check(kernels: &KernelSet, w: &Weights, x: &[f32], want: &[Vec<f32>], what: &
         (kernels.quantise)(&x[r * k..(r + 1) * k], w.act_group, codes, d, ds);
     }
     let input = match w.kind {
-        Kind::Codes(..) => Input::Codes { codes: &acts.codes, d: &acts.d, ds: &acts.ds, tiles, groups },
+        Kind::Codes(..) => {
+            Input::Codes { codes: &acts.codes, blocks: &acts.blocks, d: &acts.d, ds: &acts.ds, tiles, groups }
+        }
         _ => Input::Floats { x, stride: k },
     };
     let all: Vec<u32> = (0..rows as u32).collect();

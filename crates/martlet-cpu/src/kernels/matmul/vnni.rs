@@ -61,7 +61,7 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn block<const C: u8, const S: u8, const L: usize, const R: usize>(p: &Product<'_>, first: usize, out: &mut [Lanes]) {
-    let Input::Codes { codes, d, ds, tiles, groups } = p.x else { return };
+    let Input::Codes { codes, d, ds, tiles, groups, .. } = p.x else { return };
     let code_lines = if C == U8 { 16 } else { 8 };
     let (per_tile, scale_lines) = (code_lines / L, if S == F32 { 2 } else { 1 });
     let tile_lines = code_lines + per_tile * scale_lines;
