@@ -12,14 +12,14 @@ fn level(code: u8) -> u8 {
 
 /// d f16 | 16 bytes of nibbles; 32 weights.
 pub fn nl(bytes: &[u8], b: &mut Block) {
-    (b.scales[0], b.zero) = (half(bytes, 0), ZERO);
+    (b.scales[0], b.zeros[0]) = (half(bytes, 0), ZERO as f32);
     (0..32).for_each(|k| b.codes[k] = level(nibble(&bytes[2..], k)));
 }
 
 /// d f16 | upper two bits of eight scales, u16 | lower four, nibbles in 4 bytes | 8 times 16 bytes of nibbles.
 pub fn xs(bytes: &[u8], b: &mut Block) {
     let (d, high) = (half(bytes, 0), u16::from_le_bytes([bytes[2], bytes[3]]));
-    b.zero = ZERO;
+    b.zeros.fill(ZERO as f32);
     for g in 0..8 {
         let low = bytes[4 + g / 2] >> (g % 2 * 4) & 15;
         let scale = low as i32 | ((high >> (2 * g) & 3) << 4) as i32;

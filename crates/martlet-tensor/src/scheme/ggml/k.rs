@@ -26,7 +26,7 @@ pub fn q3(bytes: &[u8], b: &mut Block) {
         let high = scales[8 + g % 4] >> (g / 4 * 2) & 3;
         b.scales[g] = d * ((low | high << 4) as i32 - 32) as f32;
     }
-    b.zero = 4;
+    b.zeros.fill(4.0);
     for (k, code) in b.codes.iter_mut().enumerate() {
         let low = bytes[32 + k / 128 * 32 + k % 32] >> (k / 32 % 4 * 2) & 3;
         *code = low | (bytes[k % 32] >> (k / 32) & 1) << 2;
@@ -77,7 +77,7 @@ pub fn q6(bytes: &[u8], b: &mut Block) {
     for g in 0..16 {
         b.scales[g] = d * bytes[192 + g].cast_signed() as f32;
     }
-    b.zero = 32;
+    b.zeros.fill(32.0);
     for (k, code) in b.codes.iter_mut().enumerate() {
         let (h, i) = (k / 128, k % 128);
         let low = bytes[64 * h + i % 64] >> (i / 64 * 4) & 15;

@@ -4,7 +4,7 @@ use super::{Block, half, nibble};
 
 /// d f16 | 16 bytes of nibbles.
 pub fn q4_0(bytes: &[u8], b: &mut Block) {
-    (b.scales[0], b.zero) = (half(bytes, 0), 8);
+    (b.scales[0], b.zeros[0]) = (half(bytes, 0), 8.0);
     (0..32).for_each(|k| b.codes[k] = nibble(&bytes[2..], k));
 }
 
@@ -16,7 +16,7 @@ pub fn q4_1(bytes: &[u8], b: &mut Block) {
 
 /// d f16 | fifth bits, 4 bytes | 16 bytes of nibbles.
 pub fn q5_0(bytes: &[u8], b: &mut Block) {
-    (b.scales[0], b.zero) = (half(bytes, 0), 16);
+    (b.scales[0], b.zeros[0]) = (half(bytes, 0), 16.0);
     five(&bytes[2..], b);
 }
 
@@ -34,6 +34,6 @@ fn five(bytes: &[u8], b: &mut Block) {
 
 /// d f16 | 32 signed bytes.
 pub fn q8_0(bytes: &[u8], b: &mut Block) {
-    (b.scales[0], b.zero) = (half(bytes, 0), 128);
+    (b.scales[0], b.zeros[0]) = (half(bytes, 0), 128.0);
     (0..32).for_each(|k| b.codes[k] = bytes[2 + k] ^ 0x80);
 }

@@ -12,13 +12,23 @@
 //! | Q3_K, Q6_K | affine 3, 6 bits, groups of 16, f32 | (d * s) * (code - 4, 32) |
 //! | Q4_K, Q5_K | affine 4, 5 bits, groups of 32, f32 | (d * s) * code - dmin * m |
 //! | IQ4_NL, IQ4_XS | affine 8 bits, groups of 32, f16 or f32 | s * level(code), levels are whole numbers of 8 bits |
+//! | IQ1_S | affine 2 bits, groups of 32, f32 | (d * s) * (level - 1 + 1/8 or - 1/8) |
+//! | IQ1_M | affine 4 bits, groups of 16, f32 | the same, the sum in eighths as (2 code - 9) |
+//! | IQ2_XXS; IQ2_XS, IQ2_S | affine 8 bits, groups of 32; 16, f32 | (d * s) * +-level, levels of 6 bits |
+//! | IQ3_XXS | affine 6 bits, groups of 32, f32 | (d * s) * +-level, levels of 5 bits |
+//! | IQ3_S | affine 4 bits, groups of 32, f32 | (d * s) * (2 code - 15) |
 //! | TQ1_0, TQ2_0 | affine 2 bits, groups of 128, f16 | d * (code - 1) |
 //! | MXFP4 | mxfp4 | 2^(e - 127) * E2M1 |
 //!
 //! The products above are exact in f32 (11 bits of d times at most 8 of s, times at most 7 of the code), so a fused
 //! multiply-add of scale, code and bias rounds as often as the formula does: once where it has a sum, else never.
-//! The levels of IQ4 take 8 bits a weight instead of 4: the price of having no scheme with a table of its own.
+//! The levels of IQ4 take 8 bits a weight instead of 4, those of IQ2 8 instead of 3: the price of having no scheme with
+//! a table of its own.
 
+mod grids;
+mod iq1;
+mod iq2;
+mod iq3;
 mod iq4;
 mod k;
 mod legacy;
@@ -46,6 +56,13 @@ pub enum BlockType {
     Q4K,
     Q5K,
     Q6K,
+    Iq1S,
+    Iq1M,
+    Iq2Xxs,
+    Iq2Xs,
+    Iq2S,
+    Iq3Xxs,
+    Iq3S,
     Iq4Nl,
     Iq4Xs,
     Tq1_0,
@@ -54,7 +71,7 @@ pub enum BlockType {
 }
 
 /// Number in files, name, weights and bytes of a block.
-const TYPES: [(BlockType, u32, &str, usize, usize); 15] = [
+const TYPES: [(BlockType, u32, &str, usize, usize); 22] = [
     (BlockType::Q4_0, 2, "Q4_0", 32, 18),
     (BlockType::Q4_1, 3, "Q4_1", 32, 20),
     (BlockType::Q5_0, 6, "Q5_0", 32, 22),
@@ -65,6 +82,13 @@ const TYPES: [(BlockType, u32, &str, usize, usize); 15] = [
     (BlockType::Q4K, 12, "Q4_K", 256, 144),
     (BlockType::Q5K, 13, "Q5_K", 256, 176),
     (BlockType::Q6K, 14, "Q6_K", 256, 210),
+    (BlockType::Iq1S, 19, "IQ1_S", 256, 50),
+    (BlockType::Iq1M, 29, "IQ1_M", 256, 56),
+    (BlockType::Iq2Xxs, 16, "IQ2_XXS", 256, 66),
+    (BlockType::Iq2Xs, 17, "IQ2_XS", 256, 74),
+    (BlockType::Iq2S, 22, "IQ2_S", 256, 82),
+    (BlockType::Iq3Xxs, 18, "IQ3_XXS", 256, 98),
+    (BlockType::Iq3S, 21, "IQ3_S", 256, 110),
     (BlockType::Iq4Nl, 20, "IQ4_NL", 32, 18),
     (BlockType::Iq4Xs, 23, "IQ4_XS", 256, 136),
     (BlockType::Tq1_0, 34, "TQ1_0", 256, 54),
@@ -72,13 +96,14 @@ const TYPES: [(BlockType, u32, &str, usize, usize); 15] = [
     (BlockType::Mxfp4, 39, "MXFP4", 32, 17),
 ];
 
-/// One block taken apart: value k = scale of its group * (code k - zero) + bias of its group.
+/// One block taken apart: value k = scale of its group * (code k - zero of its group), or where zeros are 0,
+/// scale * code k + bias.
 struct Block {
     codes: [u8; MOST],
     scales: [f32; MOST / 16],
-    /// All 0 in types with a `zero`.
+    /// All 0 in types with zeros.
     biases: [f32; MOST / 16],
-    zero: u8,
+    zeros: [f32; MOST / 16],
 }
 
 /// A row in the planar form of [`BlockType::scheme`], but for the codes, which have a byte each.
@@ -140,7 +165,12 @@ impl BlockType {
             BlockType::Q4K => affine(4, 32, Float::F32),
             BlockType::Q5K => affine(5, 32, Float::F32),
             BlockType::Q6K => affine(6, 16, Float::F32),
-            BlockType::Iq4Xs => affine(8, 32, Float::F32),
+            BlockType::Iq1S => affine(2, 32, Float::F32),
+            BlockType::Iq1M => affine(4, 16, Float::F32),
+            BlockType::Iq2Xs | BlockType::Iq2S => affine(8, 16, Float::F32),
+            BlockType::Iq3Xxs => affine(6, 32, Float::F32),
+            BlockType::Iq3S => affine(4, 32, Float::F32),
+            BlockType::Iq2Xxs | BlockType::Iq4Xs => affine(8, 32, Float::F32),
             BlockType::Tq1_0 | BlockType::Tq2_0 => affine(2, 128, Float::F16),
             BlockType::Mxfp4 => Scheme::Mxfp4,
         }
@@ -148,7 +178,8 @@ impl BlockType {
 
     /// Takes a block apart. MXFP4 has no scale of this kind and is not called with.
     fn block(self, bytes: &[u8]) -> Block {
-        let mut b = Block { codes: [0; MOST], scales: [0.0; MOST / 16], biases: [0.0; MOST / 16], zero: 0 };
+        let groups = [0.0; MOST / 16];
+        let mut b = Block { codes: [0; MOST], scales: groups, biases: groups, zeros: groups };
         match self {
             BlockType::Q4_0 => legacy::q4_0(bytes, &mut b),
             BlockType::Q4_1 => legacy::q4_1(bytes, &mut b),
@@ -160,6 +191,13 @@ impl BlockType {
             BlockType::Q4K => k::q4(bytes, &mut b),
             BlockType::Q5K => k::q5(bytes, &mut b),
             BlockType::Q6K => k::q6(bytes, &mut b),
+            BlockType::Iq1S => iq1::s(bytes, &mut b),
+            BlockType::Iq1M => iq1::m(bytes, &mut b),
+            BlockType::Iq2Xxs => iq2::xxs(bytes, &mut b),
+            BlockType::Iq2Xs => iq2::xs(bytes, &mut b),
+            BlockType::Iq2S => iq2::s(bytes, &mut b),
+            BlockType::Iq3Xxs => iq3::xxs(bytes, &mut b),
+            BlockType::Iq3S => iq3::s(bytes, &mut b),
             BlockType::Iq4Nl => iq4::nl(bytes, &mut b),
             BlockType::Iq4Xs => iq4::xs(bytes, &mut b),
             BlockType::Tq1_0 => ternary::tq1(bytes, &mut b),
@@ -180,9 +218,9 @@ impl BlockType {
             }
             let b = self.block(bytes);
             for (k, y) in out.iter_mut().enumerate() {
-                let (code, scale) = (b.codes[k] as i32 - b.zero as i32, b.scales[k / group]);
-                *y = scale * code as f32;
-                if b.zero == 0 {
+                let zero = b.zeros[k / group];
+                *y = b.scales[k / group] * (b.codes[k] as f32 - zero);
+                if zero == 0.0 {
                     *y += b.biases[k / group];
                 }
             }
@@ -204,7 +242,7 @@ impl BlockType {
             let b = self.block(bytes);
             out.codes.extend(&b.codes[..weights]);
             for g in 0..weights / group as usize {
-                let bias = if b.zero == 0 { b.biases[g] } else { b.scales[g] * -(b.zero as f32) };
+                let bias = if b.zeros[g] == 0.0 { b.biases[g] } else { b.scales[g] * -b.zeros[g] };
                 if !b.scales[g].is_finite() || !scale.round(bias).is_finite() {
                     return Err(ScaleError { block });
                 }
@@ -227,6 +265,12 @@ pub fn pack(codes: &[u8], bits: usize, out: &mut Vec<u8>) {
 /// Code `k` of a block of 32 whose low nibbles are the first 16.
 fn nibble(bytes: &[u8], k: usize) -> u8 {
     bytes[k % 16] >> (k / 16 * 4) & 15
+}
+
+/// Eight signs of which the lowest seven bits are stored: the number of negative ones is even.
+fn signs_of(seven: u32) -> u8 {
+    let seven = (seven & 127) as u8;
+    seven | (seven.count_ones() as u8 & 1) << 7
 }
 
 /// The f16 at `at`.

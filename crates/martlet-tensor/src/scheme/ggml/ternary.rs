@@ -6,7 +6,7 @@ use super::{Block, half};
 /// i is the whole part of 3 times what i multiplications by 3 leave. Of 32, 16 and 4 bytes each, digit by digit.
 pub fn tq1(bytes: &[u8], b: &mut Block) {
     b.scales[..2].fill(half(bytes, 52));
-    b.zero = 1;
+    b.zeros[..2].fill(1.0);
     let mut k = 0;
     for (range, digits) in [(0..32, 5), (32..48, 5), (48..52, 4)] {
         for digit in 0..digits {
@@ -22,7 +22,7 @@ pub fn tq1(bytes: &[u8], b: &mut Block) {
 /// Codes as in Q2_K, 64 bytes | d f16.
 pub fn tq2(bytes: &[u8], b: &mut Block) {
     b.scales[..2].fill(half(bytes, 64));
-    b.zero = 1;
+    b.zeros[..2].fill(1.0);
     for (k, code) in b.codes.iter_mut().enumerate() {
         *code = bytes[k / 128 * 32 + k % 32] >> (k / 32 % 4 * 2) & 3;
     }

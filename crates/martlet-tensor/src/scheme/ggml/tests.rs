@@ -1,5 +1,7 @@
 use super::*;
-use crate::{Matrix, Part};
+use crate::tiles::{Layout, Tiles};
+use crate::{Matrix, Part, Shared};
+use std::sync::Arc;
 
 /// Blocks with the values that the `gguf` Python package gives for them: for each type its number (u32), the bytes of
 /// blocks (u32), the blocks, the values (f32). See tools/make_gguf_blocks.py.
@@ -45,10 +47,16 @@ fn planes_hold_the_same_numbers() {
         kind.planes(blocks, &mut planes).unwrap();
         let mut codes = Vec::new();
         pack(&planes.codes, kind.scheme().bits(), &mut codes);
-        let part = Part::new(1, &codes, &planes.scales, &planes.biases);
-        let found = Matrix::new(kind.scheme(), want.len(), vec![part]).unwrap().dequantise();
+        let (rows, cols) = (4, want.len() / 4);
+        let part = Part::new(rows, &codes, &planes.scales, &planes.biases);
+        let matrix = Matrix::new(kind.scheme(), cols, vec![part]).unwrap();
         // Equal as numbers: of -0 the sum with a bias keeps no sign.
-        assert_eq!(found, want, "{}", kind.name());
+        assert_eq!(matrix.dequantise(), want, "{}", kind.name());
+        let layout = Layout::new(kind.scheme(), false, rows, cols).unwrap();
+        let mut strip = vec![0; layout.bytes()];
+        layout.pack(&matrix, 0, &mut strip);
+        let tiles = Tiles::new(layout, &Shared::new(Arc::new(strip))).unwrap();
+        assert_eq!(Matrix::tiled(kind.scheme(), tiles).dequantise(), want, "{} in tiles", kind.name());
     }
 }
 
@@ -63,5 +71,13 @@ fn scales_that_are_no_numbers_are_refused() {
     assert_eq!(error(0x7e00), Err(ScaleError { block: 1 })); // NaN
     assert_eq!(error(0x7bff), Err(ScaleError { block: 1 })); // 65504: eight times that is no f16
     assert_eq!(error(0x3c00), Ok(()));
+    // The upper four bits of bytes 49, 51, 53, 55 are the scale of IQ1_M.
+    let mut block = [0; 56];
+    let mut error = |bytes: [u8; 4]| {
+        bytes.iter().enumerate().for_each(|(i, &byte)| block[49 + 2 * i] = byte);
+        BlockType::Iq1M.planes(&[[0; 56], block].concat(), &mut Planes::default())
+    };
+    assert_eq!(error([0xff, 0xff, 0xbf, 0x7f]), Ok(()));
+    assert_eq!(error([0x0f, 0x0f, 0xcf, 0x7f]), Err(ScaleError { block: 1 }));
     assert_eq!(BlockType::Mxfp4.planes(&[0xff; 17], &mut Planes::default()), Err(ScaleError { block: 0 }));
 }
