@@ -20,12 +20,19 @@ fn activations_cost_little_beside_four_bits() {
         let exact = exact(&packed);
         (base.join().unwrap(), exact)
     });
-    let cpu = Cpu::new(CpuOptions { threads: Some(2), isa: None }).unwrap();
-    let cpu = logits(cpu, &packed, KvScheme::F32, &texts);
+    let cpu = |checkpoint| {
+        let cpu = Cpu::new(CpuOptions { threads: Some(2), isa: None }).unwrap();
+        logits(cpu, checkpoint, KvScheme::F32, &texts)
+    };
 
-    let (own, all) = (divergence(&base, &exact), divergence(&base, &cpu));
-    let (more, apart) = (all.over(&own), divergence(&exact, &cpu).mean());
-    let own = own.mean().value;
-    eprintln!("4 bits: {own:.3e}, added {more:?}, apart {apart:?}");
-    assert!(own > 0.0);
+    let own = divergence(&base, &exact).mean().value;
+    let apart = divergence(&exact, &cpu(&packed)).mean().value;
+    let plain = divergence(&base, &cpu(&source)).mean().value;
+    eprintln!("4 bits: {own:.3e}; the CPU device beside it: {apart:.3e}, on plain weights {plain:.3e}");
+    assert!((1e-3..5e-3).contains(&own), "4 bits against floats: {own}");
+    // Errors of activations do not know those of weights, so that both add up in the mean. What one run has more than
+    // the other shows the same with far more noise: too much for a text this short.
+    assert!(apart < 0.02 * own, "8-bit activations: {apart}, 4 bits: {own}");
+    assert!(apart > 1e-3 * own, "activations are not quantised: {apart}");
+    assert!(plain < 1e-9, "activations of plain weights are not quantised: {plain}");
 }
