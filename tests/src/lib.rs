@@ -1,5 +1,6 @@
 //! Fixtures, random checkpoints and the byte comparison that the tests of several crates share.
 
+pub mod divergence;
 pub mod engines;
 pub mod fixtures;
 pub mod law;

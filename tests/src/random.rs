@@ -131,7 +131,11 @@ fn value(rng: &mut Rng, name: &str, shape: &[usize]) -> f32 {
 
 /// A checkpoint quantised by the project's own encoder, kept in memory.
 pub fn quantised(source: &Checkpoint, bits: u8, group: u16) -> Checkpoint {
-    let options = Options { bits, group, mode: Mode::Affine };
+    packed(source, Options { bits, group, mode: Mode::Affine })
+}
+
+/// `source` packed in memory.
+pub fn packed(source: &Checkpoint, options: Options) -> Checkpoint {
     let (files, _) = quantise_in_memory(source, options).unwrap_or_else(|e| panic!("{e}"));
     let leak = |bytes: Vec<u8>| -> &'static [u8] { Box::leak(bytes.into_boxed_slice()) };
     Checkpoint::from_files(files.into_iter().map(|(name, bytes)| (name, leak(bytes))).collect())
