@@ -21,7 +21,7 @@ fn every_isa_gives_the_bits_of_scalar() {
             }
             let mut r = Random::new((n * k) as u64);
             let w = Weights::load(&random_matrix(&mut r, scheme, n, k).view(), false, false, &pool).unwrap();
-            let rows = 21;
+            let rows = 53;
             let x = r.vec(rows * k);
             check_every_isa(&w, &x, &format!("{scheme} {n}x{k}"));
         }
@@ -49,10 +49,10 @@ fn check(kernels: &KernelSet, w: &Weights, x: &[f32], want: &[Vec<f32>], what: &
         let (d, ds) = (&mut acts.d[r * groups..(r + 1) * groups], &mut acts.ds[r * groups..(r + 1) * groups]);
         (kernels.quantise)(&x[r * k..(r + 1) * k], w.act_group, codes, d, ds);
     }
-    let input = match w.kind {
-        Kind::Codes(..) => {
-            Input::Codes { codes: &acts.codes, blocks: &acts.blocks, d: &acts.d, ds: &acts.ds, tiles, groups }
-        }
+    acts.arrange(&Pool::new(1).unwrap());
+    // With the rows in blocks, and without.
+    let of = |blocks| match w.kind {
+        Kind::Codes(..) => Input::Codes { codes: &acts.codes, blocks, d: &acts.d, ds: &acts.ds, tiles, groups },
         _ => Input::Floats { x, stride: k },
     };
     let all: Vec<u32> = (0..rows as u32).collect();
@@ -60,13 +60,15 @@ fn check(kernels: &KernelSet, w: &Weights, x: &[f32], want: &[Vec<f32>], what: &
     for picked in [
         &all[..],
         &mixed,
+        &all[1..],
+        &all[16..37],
         &all[1..9],
         &mixed[..8],
         &[0u32, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14][..],
         &[16],
         &[6, 0, 3, 3, 1, 15],
     ] {
-        for strip in 0..w.strips() {
+        for (strip, input) in (0..w.strips()).flat_map(|i| [(i, of(&acts.blocks)), (i, of(&[]))]) {
             let mut out = vec![[0.0; LANES]; picked.len()];
             (kernels.matmul)(&Product { w, strip, x: input, rows: picked }, &mut out);
             for (got, &row) in out.iter().zip(picked) {
@@ -126,7 +128,7 @@ fn the_largest_sums_are_exact() {
         let scales = 0x3c00u16.to_le_bytes().repeat(n * scheme.scale_bytes(k) / 2);
         let stored = Matrix::new(scheme, k, vec![Part::new(n, &codes, &scales, &scales)]).unwrap();
         let w = Weights::load(&stored, false, false, &pool).unwrap();
-        let x: Vec<f32> = (0..21 * k).map(|i| if i / k % 2 == 0 { 1.0 } else { -1.0 }).collect();
+        let x: Vec<f32> = (0..53 * k).map(|i| if i / k % 2 == 0 { 1.0 } else { -1.0 }).collect();
         check_every_isa(&w, &x, &scheme.to_string());
     }
 }
