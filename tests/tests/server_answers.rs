@@ -144,18 +144,3 @@ fn errors_name_the_field_as_the_request_has_it() {
     let odd = server.get("/v1/responses/%ff");
     assert_eq!((odd.status, odd.json()["error"]["code"].as_str()), (400, Some("invalid_path")));
 }
-
-#[test]
-fn a_strict_tool_that_can_not_be_held_to_its_schema_is_refused() {
-    let server = serve(session(1), options(Limits::default()));
-    let body = |strict: bool, schema: Value| {
-        let function =
-            json!({"name": "f", "strict": strict, "parameters": {"type": "object", "properties": {"a": schema}}});
-        with(asked("hello"), json!({"tools": [{"type": "function", "function": function}], "max_tokens": 2}))
-    };
-    let odd = json!({"type": "object", "not": {}});
-    let place = "tools[0].function.parameters.properties.a.not".to_string();
-    assert_eq!(refused(&server, Api::Chat.path(), &body(true, odd.clone())), (400, place));
-    chat(&server, body(false, odd));
-    chat(&server, body(true, json!({"type": "integer"})));
-}

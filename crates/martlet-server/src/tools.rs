@@ -4,7 +4,7 @@ use crate::app::last_text;
 use crate::ask::form;
 use crate::error::{ApiError, Fields};
 use crate::generate::Traced;
-use crate::json::{fields, get, join, list, need, need_text, text, wrong};
+use crate::json::{fields, get, join, list, need, need_text, text};
 use crate::options::Options;
 use crate::thinking::Thinking;
 use martlet_chat::Conversation;
@@ -87,28 +87,9 @@ impl Tools {
     }
 
     fn function(&mut self, at: &Map<String, Value>, path: &str, schema: &str) -> Result<(), ApiError> {
-        self.described(at, path, need_text(at, path, "name")?, schema, Kind::Function)
-    }
-
-    /// Declares what `at` describes. Its arguments follow the schema as far as calls can be held to it; where it is strict,
-    /// a schema that they can not be held to is refused.
-    fn described(
-        &mut self,
-        at: &Map<String, Value>,
-        path: &str,
-        name: &str,
-        schema: &str,
-        kind: Kind,
-    ) -> Result<(), ApiError> {
+        let name = need_text(at, path, "name")?;
         let parameters = get(at, schema).map(|p| fields(p, &join(path, schema)).map(|_| p)).transpose()?;
-        self.declare(name, path, get(at, "description"), (schema, parameters), kind)?;
-        let strict = get(at, "strict").map(|s| s.as_bool().ok_or_else(|| wrong(&join(path, "strict"), "a boolean", s)));
-        if strict.transpose()? == Some(true)
-            && let Some(declared) = self.declared.last_mut()
-        {
-            declared["function"]["strict"] = true.into();
-        }
-        Ok(())
+        self.declare(name, path, get(at, "description"), (schema, parameters), Kind::Function)
     }
 
     fn custom(&mut self, at: &Map<String, Value>, path: &str) -> Result<(), ApiError> {
@@ -179,7 +160,8 @@ impl Tools {
             let name = need_text(member, &path, "name")?;
             let kind = Kind::Member { namespace: namespace.into(), name: name.into() };
             let full = Tools::member_name(namespace, name);
-            self.described(member, &path, &full, "parameters", kind)?;
+            let parameters = ("parameters", get(member, "parameters"));
+            self.declare(&full, &path, get(member, "description"), parameters, kind)?;
         }
         Ok(())
     }
@@ -329,9 +311,8 @@ mod tests {
         let schema = json!({"type": "object", "properties": {"a": {"type": "string"}}});
         let chat = json!([{"function": {"parameters": schema, "strict": true, "name": "f", "description": "d"},
                            "type": "function"}]);
-        let responses =
-            json!([{"type": "function", "strict": true, "name": "f", "description": "d", "parameters": schema}]);
-        let messages = json!([{"name": "f", "description": "d", "input_schema": schema, "strict": true,
+        let responses = json!([{"type": "function", "name": "f", "description": "d", "parameters": schema}]);
+        let messages = json!([{"name": "f", "description": "d", "input_schema": schema,
                                "cache_control": {"type": "ephemeral"}}]);
         let (a, b, c) = (
             Tools::of_chat(&chat, "tools"),
@@ -340,21 +321,11 @@ mod tests {
         );
         let declared = a.unwrap().declared;
         assert_eq!((&declared, &declared), (&b.unwrap().declared, &c.unwrap().declared));
-        let function = json!({"name": "f", "description": "d", "parameters": schema, "strict": true});
-        assert_eq!(declared[0].to_string(), json!({"type": "function", "function": function}).to_string());
-    }
-
-    #[test]
-    fn only_what_is_strict_is_declared_so() {
-        let declared = |strict: Value| {
-            let tools = json!([{"type": "function", "name": "f", "strict": strict}]);
-            Tools::of_responses(&tools, "tools")
-                .map(|t| t.declared[0]["function"]["strict"].clone())
-                .map_err(|e| e.param)
-        };
-        assert_eq!(declared(json!(true)), Ok(json!(true)));
-        assert_eq!((declared(json!(false)), declared(json!(null))), (Ok(json!(null)), Ok(json!(null))));
-        assert_eq!(declared(json!("yes")), Err(Some("tools[0].strict".into())));
+        assert_eq!(
+            declared[0].to_string(),
+            json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": schema}})
+                .to_string()
+        );
     }
 
     #[test]
