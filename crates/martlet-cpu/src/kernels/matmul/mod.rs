@@ -53,6 +53,8 @@ pub struct Product<'a> {
 
 /// Activations of many rows, as the scheme of the weights wants them.
 #[derive(Clone, Copy)]
+// Blocks of rows are AMX's.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub enum Input<'a> {
     /// Row r is `codes[r * tiles..]`, with `groups` scales from `r * groups` on; see `acts.rs`.
     Codes { codes: &'a [Tile], blocks: &'a [Tile], d: &'a [f32], ds: &'a [f32], tiles: usize, groups: usize },
