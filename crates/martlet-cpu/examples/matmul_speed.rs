@@ -1,4 +1,4 @@
-//! Speed of one matrix product of 4-bit weights, as bytes of weights per second, beside what one thread reads:
+//! Speed of one matrix product of 4-bit weights, as bytes of weights per second, beside what as many threads read:
 //!
 //!     cargo run --release -p martlet-cpu --example matmul_speed -- [rows] [outputs] [inputs] [threads] [isa] [MiB] [bits]
 //!
@@ -6,6 +6,7 @@
 
 use martlet_cpu::{Cpu, CpuOptions};
 use martlet_device::{Batch, Device, Rows, SeqRows};
+use martlet_io::bandwidth::read_bandwidth;
 use martlet_tensor::{Float, Matrix, Part, Scheme};
 use std::time::Instant;
 
@@ -58,20 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         mats[0].bytes() as f64 / best / 1e9,
         (2 * n * k * rows) as f64 / best / 1e12,
         mats[0].bytes() as f64 / median / 1e9,
-        read_speed(mib),
+        read_bandwidth(cpu.threads(), mib << 20)? / 1e9,
     );
     Ok(())
-}
-
-/// GB/s at which one thread adds up `mib` MiB of memory: the best of parts of 16 MiB.
-fn read_speed(mib: usize) -> f64 {
-    let memory = vec![1u64; mib.max(1) << 17];
-    let mut best = f64::INFINITY;
-    for part in memory.chunks(1 << 21) {
-        let start = Instant::now();
-        let sum = part.chunks_exact(32).fold([0u64; 32], |sums, x| std::array::from_fn(|i| sums[i].wrapping_add(x[i])));
-        std::hint::black_box(sum);
-        best = best.min(start.elapsed().as_secs_f64() / (8 * part.len()) as f64);
-    }
-    1e-9 / best
 }

@@ -7,7 +7,7 @@ use crate::kernel_set::KernelSet;
 use crate::kernels::matmul::{Input, Product};
 use crate::lanes::LANES;
 use crate::pool::{Columns, Pool};
-use crate::tiles::{Kind, TILE_K, Weights};
+use crate::tiles::{Kind, Weights};
 use martlet_device::{DeviceError, ExpertShape, NO_SLOT};
 use martlet_tensor::Matrix;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub const ROWS: usize = 128;
 /// Rows of activations, as they are and quantised; kept from call to call.
 #[derive(Default)]
 pub struct Scratch {
-    /// In groups of 32 and of 64.
+    /// In groups of 16, of 32 and of 64.
     acts: [Acts; 3],
     /// 0, 1, 2, ...: all rows, in order.
     all: Vec<u32>,
@@ -39,6 +39,9 @@ struct Rows<'a> {
     cols: usize,
     count: usize,
 }
+
+/// Of `Scratch::acts`: those whose groups are whole tiles.
+const TILES: usize = 2;
 
 /// Which activations a matrix wants: an index into `Scratch::acts` (groups of 16, 32, 64), or none for plain floats.
 fn wanted(w: &Weights) -> Option<usize> {
@@ -65,9 +68,6 @@ fn quantise<'a>(
         pool.items(&mut out, rows.cols / 4, |r, (codes, (d, ds))| {
             (kernels.quantise)(&rows.values[r * rows.stride..][..rows.cols], group, codes, d, ds);
         });
-        if kernels.isa == Isa::Amx && group == TILE_K && rows.count >= BLOCK {
-            acts.arrange(pool);
-        }
     }
 }
 
@@ -141,6 +141,10 @@ pub fn project(
     assert!(first.cols <= x.cols && rows <= x.rows(), "{} inputs from {} columns", first.cols, x.cols);
     let x = Rows { values: &x.values, stride: x.cols, cols: first.cols, count: rows };
     quantise(kernels, pool, &mut scratch.acts, x, ws.iter().map(|(w, _)| *w));
+    // Only here: the rows of an expert lie apart.
+    if kernels.isa == Isa::Amx && rows >= BLOCK && ws.iter().any(|(w, _)| wanted(w) == Some(TILES)) {
+        scratch.acts[TILES].arrange(pool);
+    }
     count_up(&mut scratch.all, rows);
     let (width, table) = (y.cols, y.first(rows));
     let (acts, all) = (&scratch.acts, &scratch.all[..rows]);

@@ -8,7 +8,7 @@
 //! instructions for 16 x 16 results and a group: 1 tile product, 2 tile loads and 1 store, which take 13 to 20 ns
 //!   together, and 4 for each row (convert, times d, fma s, fma b): 64 in 12 to 14 ns. They do not overlap: while tile
 //!   instructions are under way, half of the 512-bit units are closed. So 32,768 operations take 35 ns at best, 0.93
-//!   Top/s of a thread, a seventh of what the tile unit alone could do; this file reaches 0.55 to 0.6. Units of 2 blocks
+//!   Top/s of a thread, a seventh of what the tile unit alone could do; this file reaches 0.5 to 0.6. Units of 2 blocks
 //!   were faster than those of 1 and 4.
 //! order: `mod.rs`. The scalar twin is `scalar.rs`.
 #![allow(unsafe_code)]

@@ -13,7 +13,7 @@
 #![allow(unsafe_code)]
 
 use super::kinds::{BF16, F16, F32, U4, U8};
-use super::{CodeProducts, Input, Product, SLICE, codes, for_scheme};
+use super::{CodeProducts, Input, Product, SLICE, code_products, codes, for_scheme};
 use crate::lanes::{LANES, Lanes};
 use crate::tiles::{Codes, LINE, Scales, TILE_K};
 use std::arch::x86_64::*;
@@ -23,33 +23,7 @@ const AHEAD: usize = 2048;
 
 pub struct Avx2;
 
-impl CodeProducts for Avx2 {
-    #[inline(always)]
-    fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
-        let Some(rows) = for_scheme!(rows, codes, p.w.group, scales) else {
-            return codes::Plain::<true>::rows(p, codes, scales, out);
-        };
-        // SAFETY: `Avx2` is reached only through a `KernelSet` for AVX2, which exists only where the features do.
-        unsafe { rows(p, out) }
-    }
-}
-
-/// All rows, in blocks of 4, 2 and 1. `L`: lines of one group.
-#[target_feature(enable = "avx2,fma,f16c")]
-fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
-    let mut first = 0;
-    while first + 4 <= p.rows.len() {
-        block::<C, S, L, 4>(p, first, out);
-        first += 4;
-    }
-    if first + 2 <= p.rows.len() {
-        block::<C, S, L, 2>(p, first, out);
-        first += 2;
-    }
-    if first < p.rows.len() {
-        block::<C, S, L, 1>(p, first, out);
-    }
-}
+code_products!(Avx2, "avx2,fma,f16c", [4, 2, 1]);
 
 /// The `R` rows from `first` on at once: a = fma(s, f32(I) * d, a) for each group, then a = fma(b, ds, a).
 // Never inlined: the registers of one block do not go round in two.

@@ -8,8 +8,8 @@
 #![allow(unsafe_code)]
 
 use super::kinds::{BF16, F16, F32, U4, U8};
-use super::neon::{GroupSums, QUARTERS, Sums, code_products, four, operands};
-use super::{CodeProducts, Product, codes, for_scheme, neon};
+use super::neon::{GroupSums, QUARTERS, Sums, four, neon_products, operands};
+use super::{CodeProducts, Product, code_products, codes, for_scheme, neon};
 use crate::lanes::Lanes;
 use crate::tiles::{Codes, Scales};
 use std::arch::aarch64::*;
@@ -17,7 +17,7 @@ use std::arch::asm;
 
 pub struct Dotprod;
 
-code_products!(Dotprod, "neon,dotprod");
+neon_products!(Dotprod, "neon,dotprod");
 
 impl GroupSums for Dotprod {
     #[inline(always)]

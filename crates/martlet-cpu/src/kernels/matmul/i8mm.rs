@@ -10,8 +10,8 @@
 #![allow(unsafe_code)]
 
 use super::kinds::{BF16, F16, F32, U4, U8};
-use super::neon::{GroupSums, QUARTERS, Sums, code_products, four, operands};
-use super::{CodeProducts, Product, codes, for_scheme, neon};
+use super::neon::{GroupSums, QUARTERS, Sums, four, neon_products, operands};
+use super::{CodeProducts, Product, code_products, codes, for_scheme, neon};
 use crate::lanes::Lanes;
 use crate::tiles::{Codes, Scales};
 use std::arch::aarch64::*;
@@ -19,7 +19,7 @@ use std::arch::asm;
 
 pub struct I8mm;
 
-code_products!(I8mm, "neon,dotprod,i8mm");
+neon_products!(I8mm, "neon,dotprod,i8mm");
 
 impl GroupSums for I8mm {
     #[inline(always)]

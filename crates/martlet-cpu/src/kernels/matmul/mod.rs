@@ -102,6 +102,37 @@ macro_rules! for_scheme {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use for_scheme;
 
+/// The code products of a set whose machines have `$features`: all rows, in blocks of so many, by the set's own `block`.
+/// Other schemes go to plain Rust.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! code_products {
+    ($set:ident, $features:literal, [$($rows:literal),*]) => {
+        impl CodeProducts for $set {
+            #[inline(always)]
+            fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
+                let Some(rows) = for_scheme!(rows, codes, p.w.group, scales) else {
+                    return codes::Plain::<true>::rows(p, codes, scales, out);
+                };
+                // SAFETY: the set is reached only through a `KernelSet` of its own, which exists only where the
+                // features do.
+                unsafe { rows(p, out) }
+            }
+        }
+
+        /// `L`: lines of one group.
+        #[target_feature(enable = $features)]
+        fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
+            let mut first = 0;
+            $(while p.rows.len() - first >= $rows {
+                block::<C, S, L, $rows>(p, first, out);
+                first += $rows;
+            })*
+        }
+    };
+}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use code_products;
+
 /// out[i] = the 16 outputs of row `rows[i]`.
 #[inline(always)]
 pub fn matmul<C: CodeProducts>(p: &Product<'_>, out: &mut [Lanes]) {

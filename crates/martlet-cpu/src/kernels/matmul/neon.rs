@@ -36,36 +36,10 @@ pub trait GroupSums {
     unsafe fn sums<const C: u8, const L: usize, const R: usize>(line: *const u8, x: [*const i8; R]) -> Sums<R>;
 }
 
-/// The code products of a set, whose machines have `$features`: all rows in blocks of 4, 2 and 1.
-macro_rules! code_products {
+/// The code products of a set whose machines have `$features`, in blocks of the skeleton below.
+macro_rules! neon_products {
     ($set:ident, $features:literal) => {
-        impl CodeProducts for $set {
-            #[inline(always)]
-            fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
-                let Some(rows) = for_scheme!(rows, codes, p.w.group, scales) else {
-                    return codes::Plain::<true>::rows(p, codes, scales, out);
-                };
-                // SAFETY: the set is reached only through a `KernelSet` of its own, which exists only where the
-                // features do.
-                unsafe { rows(p, out) }
-            }
-        }
-
-        #[target_feature(enable = $features)]
-        fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
-            let mut first = 0;
-            while first + 4 <= p.rows.len() {
-                block::<C, S, L, 4>(p, first, out);
-                first += 4;
-            }
-            if first + 2 <= p.rows.len() {
-                block::<C, S, L, 2>(p, first, out);
-                first += 2;
-            }
-            if first < p.rows.len() {
-                block::<C, S, L, 1>(p, first, out);
-            }
-        }
+        code_products!($set, $features, [4, 2, 1]);
 
         // Never inlined: the registers of one block do not go round in two.
         #[inline(never)]
@@ -80,11 +54,11 @@ macro_rules! code_products {
         }
     };
 }
-pub(super) use code_products;
+pub(super) use neon_products;
 
 pub struct Neon;
 
-code_products!(Neon, "neon");
+neon_products!(Neon, "neon");
 
 /// The `R` rows from `first` on at once: a = fma(s, f32(I) * d, a) for each group, then a = fma(b, ds, a). `L`: lines of
 /// one group.
