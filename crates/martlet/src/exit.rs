@@ -154,7 +154,7 @@ fn advice(error: &OpenError) -> Option<&'static str> {
                 "the file is damaged or cut short: fetch it again"
             }
             _ => {
-                "-m takes a checkpoint folder (config.json and *.safetensors), one .safetensors file or one .gguf file; without -m fledgling answers, which is built in"
+                "-m takes a checkpoint folder (config.json and *.safetensors), a pack, one .safetensors file or one .gguf file; without -m fledgling answers, which is built in"
             }
         },
         OpenError::Model(ModelError::ModelType { .. }) => "martlet runs the Qwen3-Next, 3.5 and 3.6 family",
