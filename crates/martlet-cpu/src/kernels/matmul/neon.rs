@@ -13,7 +13,7 @@
 #![allow(unsafe_code)]
 
 use super::kinds::{BF16, F16, F32, U4, U8};
-use super::{CodeProducts, Input, Product, SLICE, codes, for_scheme, neon};
+use super::{CodeProducts, Input, Product, SLICE, code_products, codes, for_scheme, neon};
 use crate::lanes::{LANES, Lanes};
 use crate::simd::prefetch_line;
 use crate::tiles::{Codes, LINE, Scales, TILE_K};
