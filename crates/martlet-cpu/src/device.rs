@@ -65,7 +65,9 @@ impl Cpu {
     pub fn new(options: CpuOptions) -> Result<Cpu, DeviceError> {
         let isa = options.isa.unwrap_or_else(Isa::best);
         if !isa.available() {
-            return Err(unsupported(format!("use the instruction set {isa} on this machine")));
+            let here = Isa::ALL.into_iter().filter(|isa| isa.available()).map(|isa| isa.to_string());
+            let here = here.collect::<Vec<_>>().join(", ");
+            return Err(unsupported(format!("use the instruction set {isa} on this machine, which has {here}")));
         }
         let threads = options.threads.unwrap_or_else(|| martlet_io::topology::physical_cores().min(MAX_THREADS));
         if threads == 0 || threads > MAX_THREADS {

@@ -26,6 +26,9 @@ impl Isa {
     /// Slowest first, among those that one machine can have.
     pub const ALL: [Isa; 7] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon, Isa::Dotprod, Isa::I8mm];
 
+    /// Their names, in the same order.
+    pub const NAMES: [&str; 7] = ["portable", "avx2", "avx512", "amx", "neon", "dotprod", "i8mm"];
+
     /// Whether this machine, under this operating system, can run it.
     pub fn available(self) -> bool {
         match self {
@@ -84,21 +87,13 @@ fn has_dotprod() -> bool {
 
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Isa::Portable => "portable",
-            Isa::Avx2 => "avx2",
-            Isa::Avx512 => "avx512",
-            Isa::Amx => "amx",
-            Isa::Neon => "neon",
-            Isa::Dotprod => "dotprod",
-            Isa::I8mm => "i8mm",
-        })
+        f.write_str(Isa::NAMES[*self as usize])
     }
 }
 
 /// A name that is no instruction set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no instruction set is called {0:?}; there are portable, avx2, avx512, amx, neon, dotprod and i8mm")]
+#[error("no instruction set is called {0:?}; there are {list}", list = Isa::NAMES.join(", "))]
 pub struct UnknownIsa(String);
 
 impl FromStr for Isa {

@@ -1,6 +1,6 @@
 //! The one place above the devices that names them.
 
-use crate::OpenError;
+use crate::{OpenError, Options};
 use martlet_cpu::{Cpu, CpuOptions};
 use martlet_device::reference::Reference;
 use martlet_device::{Device, KvScheme};
@@ -98,18 +98,14 @@ pub(crate) trait OnDevice {
     fn run<D: Device>(self, device: D) -> Result<Self::Out, OpenError>;
 }
 
-/// Runs `work` on a device of the kind asked for.
-pub(crate) fn with_device<W: OnDevice>(
-    kind: DeviceKind,
-    threads: Option<usize>,
-    load: Load,
-    work: W,
-) -> Result<W::Out, OpenError> {
-    match kind {
+/// Runs `work` on the device that the options ask for.
+pub(crate) fn with_device<W: OnDevice>(options: &Options, work: W) -> Result<W::Out, OpenError> {
+    match options.device {
         DeviceKind::Reference => work.run(Reference::new()),
         DeviceKind::Auto | DeviceKind::Cpu => {
-            let cpu = Cpu::new(CpuOptions { threads, isa: None }).map_err(|e| OpenError::Device(e.to_string()))?;
-            work.run(cpu.with_copied_weights(load == Load::Copy))
+            let cpu = CpuOptions { threads: options.threads, isa: options.isa };
+            let cpu = Cpu::new(cpu).map_err(|e| OpenError::Device(e.to_string()))?;
+            work.run(cpu.with_copied_weights(options.load == Load::Copy))
         }
     }
 }

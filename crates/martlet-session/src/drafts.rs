@@ -1,7 +1,7 @@
 //! Whether a checkpoint's draft head works, and how it wants its input.
 
-use crate::device::{DeviceKind, Load, OnDevice, with_device};
-use crate::{ModelSource, OpenError, SessionError};
+use crate::device::{DeviceKind, OnDevice, with_device};
+use crate::{ModelSource, OpenError, Options, SessionError};
 use martlet_device::Device;
 use martlet_engine::{Capacity, MtpReport, Runner, check_mtp};
 use martlet_model::Model;
@@ -22,8 +22,7 @@ pub struct DraftCheck {
 /// read as value - 1 and as they are. Best first.
 pub fn check_drafts(
     source: &ModelSource,
-    device: DeviceKind,
-    threads: Option<usize>,
+    options: &Options,
     prompt: &[u32],
     tokens: usize,
 ) -> Result<Vec<DraftCheck>, SessionError> {
@@ -37,8 +36,8 @@ pub fn check_drafts(
         let mut checks = Vec::new();
         for norm_shift in shifts {
             checkpoint.set_mtp_norm_shift(norm_shift);
-            let reports =
-                with_device(device, threads, Load::Map, Check { checkpoint: &checkpoint, device, prompt, tokens })?;
+            let check = Check { checkpoint: &checkpoint, device: options.device, prompt, tokens };
+            let reports = with_device(options, check)?;
             checks.extend(reports.into_iter().map(|report| DraftCheck { norm_shift, report }));
         }
         checks.sort_by_key(|c| std::cmp::Reverse(c.report.accepted));

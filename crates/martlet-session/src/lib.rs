@@ -45,6 +45,7 @@ pub use source::{EmbeddedModel, ModelSource, SyntheticModel};
 pub use turn::Turn;
 
 pub use martlet_chat::{Format, GrammarError, ToolChoice};
+pub use martlet_cpu::Isa;
 pub use martlet_device::timed::{Operation, OperationTime};
 pub use martlet_device::{KvScheme, PAGE};
 pub use martlet_engine::disk;

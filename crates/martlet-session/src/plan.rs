@@ -20,7 +20,7 @@ impl ModelSource {
             let (spec, report) = martlet_model::Model::<martlet_device::reference::Reference>::check(&checkpoint)?;
             let stored = report.bytes;
             let before = Before { spec: &spec, checkpoint: &checkpoint, stored, options };
-            with_device(options.device, options.threads, options.load, before)
+            with_device(options, before)
         };
         plan().map_err(|e: OpenError| e.of(&self.name()))
     }

@@ -8,6 +8,7 @@ use crate::{ModelSource, OpenError, Prompt, SessionError, Turn, TurnOptions, def
 use martlet_chat::{
     ChatModel, ChatModelError, Content, Conversation, Detokenizer, GenerationConfig, OutputParser, Role, SpecialTokens,
 };
+use martlet_cpu::Isa;
 use martlet_device::timed::{Clock, OperationTime, Timed};
 use martlet_device::{Device, KvScheme};
 use martlet_engine::disk::DiskOptions;
@@ -28,6 +29,8 @@ pub struct Options {
     pub memory: Option<u64>,
     /// Threads that compute; `None`: one for each core that this process may use.
     pub threads: Option<usize>,
+    /// Instructions that the CPU device uses; `None`: the best that the machine has. It never changes a result.
+    pub isa: Option<Isa>,
     /// Tokens of the longest sequence, prompt and answer; `None`: what the model was made for, as far as free memory
     /// goes.
     pub context: Option<usize>,
@@ -59,6 +62,7 @@ impl Default for Options {
             load: Load::Map,
             memory: None,
             threads: None,
+            isa: None,
             context: None,
             sequences: 1,
             prefill_chunk: 256,
@@ -141,8 +145,7 @@ impl Session {
         };
         let generation = generation.or(text.as_ref().map(|t| t.generation.clone())).unwrap_or_default();
         let start = Start { checkpoint: &checkpoint, options, progress };
-        let Started { engine, device, scheme, plan, clock } =
-            with_device(options.device, options.threads, options.load, start)?;
+        let Started { engine, device, scheme, plan, clock } = with_device(options, start)?;
         Ok(Session { name: source.name(), engine, device, scheme, plan, text, generation, clock })
     }
 

@@ -35,6 +35,7 @@ impl App {
             device: settings.device,
             load: settings.load,
             threads: settings.threads,
+            isa: settings.isa,
             memory: settings.memory,
             context: settings.context,
             prefill_chunk: settings.prefill_chunk,

@@ -8,7 +8,7 @@ use crate::exit;
 use crate::settings::KV;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use martlet_session::{DeviceKind, DrafterChoice, Load};
+use martlet_session::{DeviceKind, DrafterChoice, Isa, Load};
 use std::path::PathBuf;
 
 #[derive(Debug, Parser)]
@@ -85,6 +85,9 @@ pub struct GlobalArgs {
     /// Threads that compute [default: one for each physical core]
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<String>,
+    /// Instructions that the cpu device uses; it never changes a result [default: the best that there is]
+    #[arg(long, global = true, value_parser = Isa::NAMES)]
+    pub isa: Option<String>,
     /// Tokens of prompt and answer together, such as 8192 or 8k [default: the model's own, as far as memory goes]
     #[arg(long, global = true, value_name = "N")]
     pub context: Option<String>,
@@ -200,6 +203,7 @@ impl Cli {
             device,
             load,
             threads,
+            isa,
             context,
             memory,
             kv,
@@ -215,6 +219,7 @@ impl Cli {
             ("device", device),
             ("load", load),
             ("threads", threads),
+            ("isa", isa),
             ("context", context),
             ("memory", memory),
             ("kv", kv),

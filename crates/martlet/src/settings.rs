@@ -6,7 +6,7 @@ pub use serve::ServeSettings;
 
 use crate::size;
 use crate::terminal::ColorChoice;
-use martlet_session::{Accept, DeviceKind, DrafterChoice, KvScheme, Load, Sampling};
+use martlet_session::{Accept, DeviceKind, DrafterChoice, Isa, KvScheme, Load, Sampling};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,12 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 43] = [
+pub const SETTINGS: [(&str, &str, &str); 44] = [
     ("model", "fledgling", "checkpoint folder, pack, .safetensors or .gguf file, or fledgling (built in)"),
     ("device", "auto", "auto, reference or cpu"),
     ("load", "map", "weights of a pack: map uses its files where they lie, copy copies them into memory"),
     ("threads", "one for each physical core", "threads that compute"),
+    ("isa", "the best that there is", "instructions of the cpu device, such as avx2; never changes a result"),
     ("context", "the model's own, as far as memory goes", "tokens of prompt and answer together"),
     ("prefill_chunk", "256", "most prompt tokens computed in one step; never changes a result"),
     ("memory", "most of what is free", "bytes for weights, keys, values and caches together, such as 12GiB"),
@@ -76,6 +77,7 @@ pub struct Settings {
     pub device: DeviceKind,
     pub load: Load,
     pub threads: Option<usize>,
+    pub isa: Option<Isa>,
     pub context: Option<usize>,
     pub prefill_chunk: usize,
     pub memory: Option<u64>,
@@ -218,6 +220,7 @@ impl Settings {
             device: r.pick("device", DeviceKind::from_str)?.unwrap_or_default(),
             load: r.pick("load", Load::from_str)?.unwrap_or_default(),
             threads: r.pick("threads", count)?,
+            isa: r.pick("isa", |name| name.parse::<Isa>().map_err(|e| e.to_string()))?,
             context: r.pick("context", tokens)?,
             prefill_chunk: r.pick("prefill_chunk", count)?.unwrap_or(256),
             memory: r.pick("memory", size::parse)?,

@@ -222,9 +222,10 @@ fn logprobs_come_with_each_token_and_the_law_holds() {
         assert!(top.is_sorted_by(|a, b| a >= b) && top[0] <= 0.0, "{l}");
         assert!(l["logprob"].as_f64().unwrap() <= top[0], "{l}");
     }
-    // Neither chunks nor threads change a bit; another seed does.
+    // Neither chunks, threads nor instructions change a bit; another seed does.
     assert_eq!(run(&["--temp", "1.5", "--prefill-chunk", "1"]), answer);
     assert_eq!(run(&["--temp", "1.5", "--prefill-chunk", "7", "--threads", "1"]), answer);
+    assert_eq!(run(&["--temp", "1.5", "--isa", "portable"]), answer);
     assert_ne!(run(&["--temp", "1.5", "--seed", "8"])["token_ids"], answer["token_ids"]);
 }
 
@@ -259,6 +260,9 @@ fn refusals_name_the_numbers() {
     run(&["--ids", "1", "--stop", ""]).fails(4, &["stop strings"]);
     run(&["--ids", "1", "--logit-bias", "5=500"]).fails(4, &["500"]);
     run(&["--ids", "1,x"]).fails(2, &["\"x\" is no token id"]);
+    // No machine has both.
+    let elsewhere = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
+    run(&["--ids", "1", "--isa", elsewhere]).fails(3, &[elsewhere, "which has portable"]);
     run(&["--ids", "1", "--threads", "0"]).fails(2, &["threads", "flag", "at least 1"]);
     run(&["--chat", "nowhere.json"]).fails(2, &["nowhere.json"]);
     run(&["--chat", "-"]).stdin(r#"{"messages": [{"role": "wizard"}]}"#).fails(2, &["messages[0].role", "wizard"]);

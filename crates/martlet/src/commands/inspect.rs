@@ -65,7 +65,7 @@ fn check(app: &App, spec: &ModelSpec) -> anyhow::Result<Vec<Drafts>> {
         // Without a tokenizer any ids do: the model is compared with itself.
         Err(_) => (0..16).map(|i| i * 7 % spec.vocabulary as u32).collect(),
     };
-    let checks = check_drafts(&source, app.settings.device, app.settings.threads, &ids, CHECKED_TOKENS)?;
+    let checks = check_drafts(&source, &app.options()?, &ids, CHECKED_TOKENS)?;
     Ok(checks.iter().map(Drafts::new).collect())
 }
 
