@@ -6,7 +6,7 @@
 use crate::buffer::{Buffer, failed, unsupported};
 use crate::floats::Floats;
 use crate::kernel_set::KernelSet;
-use crate::kernels::conv_silu::{Conv, ConvRows, MAX_TAPS};
+use crate::kernels::conv_silu::{CHANNELS, Conv, ConvRows, MAX_TAPS};
 use crate::kernels::gdn::{BORDER, Head, HeadRows, Pending};
 use crate::lanes::LANES;
 use crate::pool::{Pool, blocks};
@@ -148,7 +148,7 @@ impl Delta {
             seqs.push(ConvRows { row, rows: seq.rows, certain: seq.certain, history });
         }
         // Work is shared out by blocks of channels; a block takes all rows of all sequences, and moves their history on.
-        let block = 64;
+        let block = CHANNELS;
         let span = |i: usize| i * block..channels.min((i + 1) * block);
         let tables = [(y.first(rows), width), (&mut self.inputs[..], channels)];
         pool.columns_of(tables, channels.div_ceil(block), block * rows / 4, span, |i, [y, inputs]| {

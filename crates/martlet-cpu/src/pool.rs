@@ -173,6 +173,14 @@ impl Columns<'_> {
         // the only one.
         unsafe { self.all.slice(at, self.columns.len()) }
     }
+
+    /// The same, to read.
+    pub fn get(&self, row: usize) -> &[f32] {
+        assert!(row < self.rows.len(), "row {row} of {}", self.rows.len());
+        let at = (self.rows.start + row) * self.width + self.columns.start;
+        // SAFETY: as in `row`; nobody writes while `self` is borrowed.
+        unsafe { self.all.slice(at, self.columns.len()) }
+    }
 }
 
 /// Cuts a table with rows of `width` into blocks: all `columns` of the first of `rows`, then of the second, and so on.
