@@ -52,7 +52,7 @@ fn write(src: PathBuf, dst: &std::path::Path, app: &App) -> anyhow::Result<()> {
     let (spec, _, mut checkpoint) = ModelSource::Path(src).check()?;
     let expected = expected_tensors(&spec, checkpoint.has("mtp.fc.weight"));
     let progress = app.terminal.progress_of_bytes("packing", 1);
-    let summary = pack(&mut checkpoint, &expected, dst, &mut |done, total| progress.set(done, total));
+    let summary = pack(&mut checkpoint, &expected, dst, None, &mut |done, total| progress.set(done, total));
     drop(progress);
     let summary = summary.map_err(|e| of(name, e))?;
     if !summary.left_out.is_empty() {
