@@ -25,7 +25,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn new(src: &Checkpoint, expected: &[Expected], repository: Option<&Repository<'_>>) -> Result<Plan, WeightsError> {
+    pub fn new(
+        src: &Checkpoint,
+        expected: &[Expected],
+        repository: Option<&Repository<'_>>,
+    ) -> Result<Plan, WeightsError> {
         if src.layout() == Kept::Pack {
             let text = "is a pack already: pack the checkpoint that it was made from";
             return Err(WeightsError::file(src.folder().label(""), text));
