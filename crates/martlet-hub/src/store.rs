@@ -134,8 +134,15 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Deletes a pack that can not be read. The caller holds the name's lock.
+    pub fn remove_pack(&self, name: &str) -> Result<(), HubError> {
+        remove_folder(&self.path(name)?)
+    }
+}
+
 /// Deletes a folder that may be a pack, its manifest first.
-pub(crate) fn remove_folder(dir: &Path) -> Result<(), HubError> {
+fn remove_folder(dir: &Path) -> Result<(), HubError> {
     match std::fs::remove_file(dir.join(MANIFEST_FILE)) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(HubError::io(dir)(e)),
         _ => {}
