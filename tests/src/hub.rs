@@ -260,7 +260,10 @@ impl Shared {
         let entry = |(name, bytes): (&String, &Arc<Vec<u8>>)| {
             let (id, size) = (&self.ids[name], bytes.len());
             let lfs = format!("{{\"oid\": \"{id}\", \"size\": {size}, \"pointerSize\": 134}}");
-            format!("{{\"type\": \"file\", \"oid\": \"{}\", \"size\": {size}, \"path\": \"{name}\", \"lfs\": {lfs}}}", "0".repeat(40))
+            format!(
+                "{{\"type\": \"file\", \"oid\": \"{}\", \"size\": {size}, \"path\": \"{name}\", \"lfs\": {lfs}}}",
+                "0".repeat(40)
+            )
         };
         let all: Vec<String> = self.files.iter().map(entry).collect();
         let mut shown: Vec<String> = all.iter().skip(5 * page).take(5).cloned().collect();

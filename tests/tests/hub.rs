@@ -78,7 +78,9 @@ fn a_good_hub() {
 #[test]
 fn breaks_and_stalls_lose_nothing_that_came() {
     for fault in [Fault::Drop(0), Fault::Drop(1), Fault::Drop(300_001), Fault::Stall(123_457)] {
-        assert_eq!(survives(Manner::default(), &[(WEIGHTS, fault), ("tokenizer.json", fault)]), 0, "{fault:?}");
+        let lost = survives(Manner::default(), &[(WEIGHTS, fault), ("tokenizer.json", fault)]);
+        // Bytes that are too few to tell what they are come again.
+        assert!(lost <= 2 && (lost == 0 || fault == Fault::Drop(1)), "{fault:?}: {lost}");
     }
     survives(Manner::default(), &[(WEIGHTS, Fault::Trickle)]);
 }
@@ -130,7 +132,7 @@ fn a_hub_that_stays_wrong_is_told_with_its_fault() {
         (Fault::Status(503, None), "status 503"),
         (Fault::Length(1), "were asked for"),
         (Fault::OtherRevision, "were asked for"),
-        (Fault::Drop(0), "too early"),
+        (Fault::Drop(0), "the connection broke"),
         (Fault::Flip, "has arrived damaged 3 times"),
     ] {
         let served = Served::serve(&fixtures::fledgling(), Manner::default());
@@ -147,7 +149,8 @@ fn a_hub_that_stays_wrong_is_told_with_its_fault() {
 
 #[test]
 fn the_token_is_shown_to_the_hub_alone() {
-    let served = Served::serve(&fixtures::fledgling(), Manner { private: true, links: Some(1 << 40), ..Manner::default() });
+    let served =
+        Served::serve(&fixtures::fledgling(), Manner { private: true, links: Some(1 << 40), ..Manner::default() });
     let error = fetch(&hub_at(served.url(), None), Path::new("nowhere")).unwrap_err().to_string();
     assert!(error.contains("status 401") && error.contains("HF_TOKEN is not set"), "{error}");
     let options = HubOptions {

@@ -23,6 +23,8 @@ use ureq::http::header::CONTENT_LENGTH;
 pub const MIN_SEGMENT: u64 = 64 << 10;
 /// Bytes that are written at a time. A kill loses at most so many for each connection.
 const BUFFER: usize = 256 << 10;
+/// First bytes of a file by which it is judged.
+const JUDGED: usize = 9;
 /// Bytes that are hashed at a time.
 const HASHED: usize = 1 << 20;
 /// Times that a file may arrive with a wrong hash.
@@ -390,7 +392,9 @@ impl<'a> Job<'a> {
                     (window, in_window) = (Instant::now(), 0);
                 }
             }
-            if filled > 0 {
+            // Too few to tell what they are: they come again.
+            let unclear = from == 0 && filled < JUDGED.min(wanted);
+            if filled > 0 && !unclear {
                 if from == 0 {
                     begins_right(&item.file.name, &buffer[..filled])?;
                 }
