@@ -365,12 +365,13 @@ impl Shared {
                 }
             }
             chunk.truncate((stop - sent).min(chunk.len() as u64) as usize);
+            // Counted first: a client that has it all may look at the count at once.
+            self.sent.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             stream.write_all(&chunk)?;
             sent += chunk.len() as u64;
-            self.sent.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             if sent == stop {
                 if matches!(fault, Some(Fault::Stall(_))) {
-                    std::thread::sleep(Duration::from_secs(3));
+                    std::thread::sleep(Duration::from_secs(8));
                 }
                 return Ok(false);
             }

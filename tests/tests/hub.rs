@@ -8,11 +8,11 @@ use martlet_weights::Checkpoint;
 use std::path::Path;
 use std::time::Duration;
 
-/// As patient as tests may be.
+/// As patient as tests may be: a busy machine is no fault.
 fn timing() -> Timing {
     Timing {
         connect: Duration::from_secs(10),
-        stall: Duration::from_millis(700),
+        stall: Duration::from_secs(4),
         least: 4096,
         first_wait: Duration::from_millis(5),
         longest_wait: Duration::from_millis(50),
@@ -82,6 +82,10 @@ fn breaks_and_stalls_lose_nothing_that_came() {
         // Bytes that are too few to tell what they are come again.
         assert!(lost <= 2 && (lost == 0 || fault == Fault::Drop(1)), "{fault:?}: {lost}");
     }
+}
+
+#[test]
+fn a_trickle_is_given_up() {
     survives(Manner::default(), &[(WEIGHTS, Fault::Trickle)]);
 }
 
@@ -111,7 +115,7 @@ fn a_wrong_bit_is_found_and_the_file_fetched_again() {
 
 #[test]
 fn links_lead_elsewhere_and_expire() {
-    for links in [1_000_000, 7, 4] {
+    for links in [1_000_000, 25, 15] {
         assert_eq!(survives(Manner { links: Some(links), ..Manner::default() }, &[]), 0, "{links}");
     }
 }

@@ -101,7 +101,7 @@ mod tests {
         };
         let known = &catalogue::MODELS[0];
         assert_eq!(repository(known.name), (known.repository.into(), "main".into(), Some(known.name)));
-        assert_eq!(repository(&known.repository.to_string()).2, Some(known.name));
+        assert_eq!(repository(known.repository).2, Some(known.name));
         assert_eq!(repository("a/b@v1.0"), ("a/b".into(), "v1.0".into(), None));
         assert_eq!(repository("a/b@refs/pr/1").1, "refs/pr/1");
         for text in ["nonsense", "a/b/c", "../x", "/none", "a/..", "-a/b", "a/b@", "a/b@x y", ""] {

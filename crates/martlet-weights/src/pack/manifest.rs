@@ -21,10 +21,10 @@ pub enum ManifestError {
     Json { field: String, what: String },
     #[error("is the manifest of something else (format {found:?}, expected \"{FORMAT}\")")]
     Format { found: String },
-    #[error("is a pack of layout {found}; this martlet reads layout {}. Make it again: {}", tiles::VERSION, Remake(made_from.as_ref()))]
-    Layout { found: u64, made_from: Option<Source> },
-    #[error("is damaged: {field} {what}. Make the pack again: {}", Remake(made_from.as_ref()))]
-    Field { field: String, what: String, made_from: Option<Source> },
+    #[error("is a pack of layout {found}; this martlet reads layout {}. Make it again: {}", tiles::VERSION, Remake(made_from.as_deref()))]
+    Layout { found: u64, made_from: Option<Box<Source>> },
+    #[error("is damaged: {field} {what}. Make the pack again: {}", Remake(made_from.as_deref()))]
+    Field { field: String, what: String, made_from: Option<Box<Source>> },
 }
 
 /// The command that makes a pack again.
@@ -228,12 +228,14 @@ pub fn read(bytes: &[u8], limits: &Limits) -> Result<Manifest, ManifestError> {
         return Err(ManifestError::Format { found: head.format });
     }
     if head.layout != tiles::VERSION {
-        return Err(ManifestError::Layout { found: head.layout, made_from: head.source });
+        return Err(ManifestError::Layout { found: head.layout, made_from: head.source.map(Box::new) });
     }
     let manifest: Manifest = parse(bytes)?;
     match manifest.check() {
         Ok(()) => Ok(manifest),
-        Err((field, what)) => Err(ManifestError::Field { field, what, made_from: Some(manifest.source.place()) }),
+        Err((field, what)) => {
+            Err(ManifestError::Field { field, what, made_from: Some(Box::new(manifest.source.place())) })
+        }
     }
 }
 
