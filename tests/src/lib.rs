@@ -3,6 +3,7 @@
 pub mod divergence;
 pub mod engines;
 pub mod fixtures;
+pub mod hub;
 pub mod law;
 pub mod random;
 pub mod server;

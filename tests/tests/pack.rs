@@ -20,7 +20,7 @@ const DIR: &str = "MARTLET_PACK_TEST_DIR";
 fn write(source: &mut Checkpoint, dst: &Path) -> pack::Summary {
     let spec = read_config(source.config()).unwrap();
     let expected = expected_tensors(&spec, source.has("mtp.fc.weight"));
-    pack::pack(source, &expected, dst, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"))
+    pack::pack(source, &expected, dst, None, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn quantised(source: &Checkpoint, bits: u8, group: u16, mode: Mode) -> Checkpoint {

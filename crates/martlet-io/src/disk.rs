@@ -58,6 +58,30 @@ pub fn write_file(path: &Path, bytes: u64) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Bytes that this user may still write to the disk that holds `path` (a folder or file that is there); `None` where the
+/// system does not say.
+#[cfg(unix)]
+#[allow(unsafe_code)]
+pub fn free(path: &Path) -> Option<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: `name` ends with a zero, and `found` has room for the answer.
+    if unsafe { libc::statvfs(name.as_ptr(), found.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded, so it has filled `found`.
+    let found = unsafe { found.assume_init() };
+    // The fields' types differ between systems.
+    #[allow(clippy::unnecessary_cast)]
+    (found.f_bavail as u64).checked_mul(found.f_frsize as u64)
+}
+
+#[cfg(not(unix))]
+pub fn free(_path: &Path) -> Option<u64> {
+    None
+}
+
 /// A wish: where it is not granted, the file comes from memory.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 #[allow(unsafe_code)]
@@ -81,6 +105,14 @@ fn forget(_file: &File) {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn the_disk_says_what_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(free(dir.path()).unwrap() > 0);
+        assert_eq!(free(&dir.path().join("none")), None);
+    }
 
     #[test]
     fn a_file_is_read_to_its_end_or_to_the_limit() {

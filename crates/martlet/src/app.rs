@@ -8,6 +8,7 @@ use crate::paths;
 use crate::settings::Settings;
 use crate::terminal::Terminal;
 use martlet_chat::{Conversation, Message, Role};
+use martlet_hub::Store;
 use martlet_session::disk::DiskOptions;
 use martlet_session::{ModelSource, Options, Session, SessionError, TurnOptions, disk_options};
 use std::sync::Arc;
@@ -23,8 +24,14 @@ impl App {
     pub fn model(&self) -> ModelSource {
         match self.settings.model.as_deref() {
             None | Some(embedded::NAME) => ModelSource::Embedded(embedded::FLEDGLING),
-            Some(path) => ModelSource::Path(path.into()),
+            Some(name) => ModelSource::Path(self.settings.installed(name).unwrap_or_else(|| name.into())),
         }
+    }
+
+    /// The installed models.
+    pub fn store(&self) -> Result<Store, Usage> {
+        let none = "there is no home folder: MARTLET_MODELS_DIR can name a folder for models";
+        self.settings.store().ok_or_else(|| Usage(none.into()))
     }
 
     /// How the settings open a model.

@@ -1,8 +1,8 @@
 //! The command line: global flags and subcommands.
 
 use crate::commands::{
-    bench, benchtest, cache, chat, config, generate, inspect, pack, plan, quantize, replay, serve, service, stats,
-    synthetic, template, tokenize,
+    bench, benchtest, cache, chat, config, generate, inspect, models, pack, plan, pull, quantize, replay, serve,
+    service, stats, synthetic, template, tokenize,
 };
 use crate::exit;
 use crate::settings::KV;
@@ -50,6 +50,16 @@ pub enum Command {
     Inspect(inspect::Args),
     /// Show what a model would take of the memory, and how long a context fits
     Plan(plan::Args),
+    /// Fetch a model, and install it under a name
+    Pull(pull::Args),
+    /// Show the installed models
+    List(models::ListArgs),
+    /// Delete installed models
+    Rm(models::RmArgs),
+    /// Read an installed model, and tell whether it is as it was written
+    Verify(models::OneArgs),
+    /// Print where an installed model is
+    Path(models::OneArgs),
     /// Write a checkpoint with packed weights (in the layout of MLX)
     Quantize(quantize::Args),
     /// Write a model in the form in which it is computed, which opens at once
@@ -73,7 +83,7 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub struct GlobalArgs {
-    /// Checkpoint folder, pack, .safetensors or .gguf file; "fledgling" is the tiny model inside martlet
+    /// Name of an installed model, checkpoint folder, pack, .safetensors or .gguf file; "fledgling" is the tiny model inside martlet
     #[arg(short, long, global = true, value_name = "MODEL")]
     pub model: Option<String>,
     /// What computes

@@ -2,6 +2,7 @@
 
 use crate::http::HttpError;
 use crate::settings::SettingsError;
+use martlet_hub::HubError;
 use martlet_session::{EngineError, OpenError, SessionError};
 use martlet_weights::WeightsError;
 use std::io;
@@ -11,6 +12,7 @@ pub const HELP: &str = "\
 Examples:
   martlet chat hello                        one question to the tiny model inside
   martlet chat                              a conversation
+  martlet pull                              fetch the model that fits this machine
   martlet chat -m ~/models/Qwen3.5-35B-A3B  the same with a checkpoint folder
   git diff | martlet chat \"Review this:\"   question and text
   martlet inspect ~/models/Qwen3.5-35B-A3B  what a checkpoint holds
@@ -85,6 +87,9 @@ pub fn code(error: &anyhow::Error) -> u8 {
         if matches!(cause.downcast_ref(), Some(HttpError::Url { .. } | HttpError::Key)) {
             return USAGE;
         }
+        if let Some(e) = cause.downcast_ref::<HubError>() {
+            return if e.is_usage() { USAGE } else { FAILED };
+        }
         if cause.is::<Refused>() {
             return REFUSED;
         }
@@ -154,7 +159,7 @@ fn advice(error: &OpenError) -> Option<&'static str> {
                 "the file is damaged or cut short: fetch it again"
             }
             _ => {
-                "-m takes a checkpoint folder (config.json and *.safetensors), a pack, one .safetensors file or one .gguf file; without -m fledgling answers, which is built in"
+                "-m takes the name of an installed model (`martlet list` shows them, `martlet pull` fetches more), a checkpoint folder (config.json and *.safetensors), a pack, one .safetensors file or one .gguf file; without -m fledgling answers, which is built in"
             }
         },
         OpenError::Model(ModelError::ModelType { .. }) => "martlet runs the Qwen3-Next, 3.5 and 3.6 family",

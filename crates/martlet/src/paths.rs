@@ -18,6 +18,12 @@ pub fn cache_dir() -> Option<PathBuf> {
     Some(base.cache_dir().join("martlet").join("prefix"))
 }
 
+/// Installed models, unless a setting names another folder; `None` where there is no home.
+pub fn models_dir() -> Option<PathBuf> {
+    let base = etcetera::choose_base_strategy().ok()?;
+    Some(base.data_dir().join("martlet").join("models"))
+}
+
 /// Where the line editor keeps what was typed; `None` where there is no home.
 pub fn history_file() -> Option<PathBuf> {
     let base = etcetera::choose_base_strategy().ok()?;

@@ -6,6 +6,7 @@ pub use serve::ServeSettings;
 
 use crate::size;
 use crate::terminal::ColorChoice;
+use martlet_hub::Store;
 use martlet_session::{Accept, DeviceKind, DrafterChoice, Isa, KvScheme, Load, Sampling};
 use serde::Serialize;
 use std::fmt;
@@ -14,8 +15,13 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 44] = [
-    ("model", "fledgling", "checkpoint folder, pack, .safetensors or .gguf file, or fledgling (built in)"),
+pub const SETTINGS: [(&str, &str, &str); 45] = [
+    (
+        "model",
+        "fledgling",
+        "installed model, checkpoint folder, pack, .safetensors or .gguf file, or fledgling (built in)",
+    ),
+    ("models_dir", "martlet/models in the platform's data folder", "folder of the installed models"),
     ("device", "auto", "auto, reference or cpu"),
     ("load", "map", "weights of a pack: map uses its files where they lie, copy copies them into memory"),
     ("threads", "one for each physical core", "threads that compute"),
@@ -74,6 +80,8 @@ pub const SETTINGS: [(&str, &str, &str); 44] = [
 pub struct Settings {
     /// None: the model inside the program.
     pub model: Option<String>,
+    /// None: [`crate::paths::models_dir`].
+    pub models_dir: Option<PathBuf>,
     pub device: DeviceKind,
     pub load: Load,
     pub threads: Option<usize>,
@@ -205,6 +213,23 @@ impl ConfigFile {
     }
 }
 
+/// The text of a configuration file in which the model is another one, and nothing else. Fails where that is not so.
+pub fn with_model(text: &str, name: &str) -> anyhow::Result<String> {
+    let old: toml::Table = text.parse()?;
+    let line = format!("model = {}", toml::Value::from(name));
+    let is_model = |l: &&str| l.split('=').next().is_some_and(|key| key.trim() == "model");
+    let new = match text.lines().find(is_model) {
+        Some(found) => text.replacen(found, &line, 1),
+        None => format!("{line}\n{text}"),
+    };
+    let mut expected = old;
+    expected.insert("model".into(), name.into());
+    match new.parse::<toml::Table>() {
+        Ok(found) if found == expected => Ok(new),
+        _ => anyhow::bail!("its line is written in a way that can not be changed safely; please do so by hand"),
+    }
+}
+
 /// The known key that looks most like `key`, if any does.
 fn nearest(key: &str) -> Option<&'static str> {
     let likeness = |name: &str| strsim::jaro_winkler(name, key);
@@ -213,10 +238,21 @@ fn nearest(key: &str) -> Option<&'static str> {
 }
 
 impl Settings {
+    /// The installed models; `None` where there is no home.
+    pub fn store(&self) -> Option<Store> {
+        self.models_dir.clone().or_else(crate::paths::models_dir).map(Store::new)
+    }
+
+    /// Where a model of this name is installed. A file or folder that is there goes before.
+    pub fn installed(&self, name: &str) -> Option<PathBuf> {
+        if Path::new(name).exists() { None } else { self.store()?.find(name) }
+    }
+
     pub fn resolve(layers: &Layers<'_>) -> Result<Settings, SettingsError> {
         let mut r = Resolver { layers, rows: Vec::new() };
         let settings = Settings {
             model: r.pick("model", text)?,
+            models_dir: r.pick("models_dir", text)?.map(PathBuf::from),
             device: r.pick("device", DeviceKind::from_str)?.unwrap_or_default(),
             load: r.pick("load", Load::from_str)?.unwrap_or_default(),
             threads: r.pick("threads", count)?,
@@ -408,6 +444,16 @@ mod tests {
         assert!(error("load", "lazy").contains("known are map, copy"));
         assert!(error("accept", "all").contains("same, rejection"));
         assert!(error("drafter", "oracle").contains("auto, none, mtp, suffix"));
+    }
+
+    #[test]
+    fn the_model_of_a_file_is_changed_and_nothing_else() {
+        let with = |text: &str| with_model(text, "a").map_err(|e| e.to_string());
+        assert_eq!(with("").unwrap(), "model = \"a\"\n");
+        assert_eq!(with("# mine\nmodel = 'b' # old\nport = 1\n").unwrap(), "# mine\nmodel = \"a\"\nport = 1\n");
+        assert_eq!(with("port = 1").unwrap(), "model = \"a\"\nport = 1");
+        assert!(with("system = \"\"\"\nmodel = 1\n\"\"\"").unwrap_err().contains("by hand"));
+        assert!(with("model = ").is_err());
     }
 
     #[test]

@@ -92,6 +92,11 @@ impl Terminal {
         }
     }
 
+    /// Whether bars are drawn.
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
     /// A bar on standard error, if that is a terminal. It is gone when it is dropped.
     pub fn progress(&self, what: &'static str, total: u64) -> Progress {
         self.bar(what, total, "{msg} {bar:30} {percent}% {eta}")

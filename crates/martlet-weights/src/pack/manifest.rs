@@ -21,18 +21,34 @@ pub enum ManifestError {
     Json { field: String, what: String },
     #[error("is the manifest of something else (format {found:?}, expected \"{FORMAT}\")")]
     Format { found: String },
-    #[error("is a pack of layout {found}; this martlet reads layout {}. Make it again: {}", tiles::VERSION, Remake(source_path.as_deref()))]
-    Layout { found: u64, source_path: Option<String> },
-    #[error("is damaged: {field} {what}. Make the pack again: {}", Remake(source_path.as_deref()))]
-    Field { field: String, what: String, source_path: Option<String> },
+    #[error("is a pack of layout {found}; this martlet reads layout {}. Make it again: {}", tiles::VERSION, Remake(made_from.as_deref()))]
+    Layout { found: u64, made_from: Option<Box<Source>> },
+    #[error("is damaged: {field} {what}. Make the pack again: {}", Remake(made_from.as_deref()))]
+    Field { field: String, what: String, made_from: Option<Box<Source>> },
 }
 
 /// The command that makes a pack again.
-pub(super) struct Remake<'a>(pub Option<&'a str>);
+pub(super) struct Remake<'a>(pub Option<&'a Source>);
+
+/// Where a pack's source is, as far as its manifest says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Source {
+    pub path: Option<String>,
+    pub repository: Option<String>,
+    pub revision: Option<String>,
+}
 
 impl fmt::Display for Remake<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
+        let path = match self.0 {
+            Some(Source { repository: Some(repository), revision, .. }) => {
+                let revision = revision.as_ref().map_or_else(String::new, |r| format!("@{r}"));
+                return write!(f, "martlet pull {repository}{revision}");
+            }
+            Some(source) => source.path.as_deref(),
+            None => None,
+        };
+        match path {
             // As a shell reads it; paths with other signs are rare enough.
             Some(path) if path.contains(' ') => write!(f, "martlet pack \"{path}\" NEW_FOLDER"),
             Some(path) => write!(f, "martlet pack {path} NEW_FOLDER"),
@@ -64,10 +80,20 @@ pub struct Manifest {
 pub struct Origin {
     /// Folder or file.
     pub path: String,
+    /// "OWNER/NAME" at the hub, where `martlet pull` fetched it from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
     /// The commit of its repository, where that is known.
     pub revision: Option<String>,
     /// Of its weight files.
     pub bytes: u64,
+}
+
+impl Origin {
+    pub(super) fn place(&self) -> Source {
+        let Origin { path, repository, revision, .. } = self.clone();
+        Source { path: Some(path), repository, revision }
+    }
 }
 
 /// [`WEIGHTS_FILE`].
@@ -189,12 +215,7 @@ mod text {
 struct Head {
     format: String,
     layout: u64,
-    source: Option<HeadOrigin>,
-}
-
-#[derive(Deserialize)]
-struct HeadOrigin {
-    path: Option<String>,
+    source: Option<Source>,
 }
 
 /// Parses a manifest and checks everything that it says against itself: shapes, sizes, places, numbers of digests.
@@ -207,13 +228,14 @@ pub fn read(bytes: &[u8], limits: &Limits) -> Result<Manifest, ManifestError> {
         return Err(ManifestError::Format { found: head.format });
     }
     if head.layout != tiles::VERSION {
-        let source_path = head.source.and_then(|s| s.path);
-        return Err(ManifestError::Layout { found: head.layout, source_path });
+        return Err(ManifestError::Layout { found: head.layout, made_from: head.source.map(Box::new) });
     }
     let manifest: Manifest = parse(bytes)?;
     match manifest.check() {
         Ok(()) => Ok(manifest),
-        Err((field, what)) => Err(ManifestError::Field { field, what, source_path: Some(manifest.source.path) }),
+        Err((field, what)) => {
+            Err(ManifestError::Field { field, what, made_from: Some(Box::new(manifest.source.place())) })
+        }
     }
 }
 

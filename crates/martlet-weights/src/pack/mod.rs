@@ -40,6 +40,15 @@ const PARTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 /// Progress in bytes: (done, in all).
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
+/// The repository of the hub that a source was fetched from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repository<'a> {
+    /// "OWNER/NAME".
+    pub name: &'a str,
+    /// The commit.
+    pub revision: &'a str,
+}
+
 /// What was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -53,15 +62,18 @@ pub struct Summary {
 /// Writes `src` to the new folder `dst`, which appears when it is complete: the tensors that its model uses
 /// (`expected`), those of a vision tower, and the text files. `src` holds exactly what is expected
 /// ([`Checkpoint::check`]). Memory holds some 16 MiB of tiles at a time, and what a GGUF source rewrites of one layer.
-/// Refuses a `dst` that is there and not empty, and a source that is a pack.
+/// Refuses a `dst` that is there and not empty, a disk with too little room, and a source that is a pack. What killed
+/// writers left for the same `dst` is deleted first. `repository`, where there is one, is put down as the source's.
 pub fn pack(
     src: &mut Checkpoint,
     expected: &[Expected],
     dst: &Path,
+    repository: Option<&Repository<'_>>,
     progress: Progress<'_>,
 ) -> Result<Summary, WeightsError> {
-    let plan = write::Plan::new(src, expected)?;
+    let plan = write::Plan::new(src, expected, repository)?;
     let staging = Staging::new(dst)?;
+    staging.has_room(plan.bytes())?;
     let summary = write::write(src, plan, staging.path(), progress)?;
     staging.finish()?;
     Ok(summary)

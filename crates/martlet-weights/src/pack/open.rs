@@ -34,7 +34,8 @@ pub(crate) fn open(folder: &Folder, limits: &Limits) -> Result<Opened, WeightsEr
     let (manifest, digest) = manifest(folder, limits)?;
     let missing = manifest.texts.iter().find(|t| !folder.has(&t.name));
     if let Some(text) = missing {
-        let again = Remake(Some(&manifest.source.path));
+        let place = manifest.source.place();
+        let again = Remake(Some(&place));
         return Err(WeightsError::file(folder.label(&text.name), format!("is missing; make the pack again: {again}")));
     }
     let mut files = vec![file(folder, &manifest, WEIGHTS_FILE, manifest.weights.bytes)?];
@@ -76,7 +77,8 @@ pub(super) fn manifest(folder: &Folder, limits: &Limits) -> Result<(Manifest, bl
 }
 
 fn file(folder: &Folder, manifest: &Manifest, name: &str, expected: u64) -> Result<SourceFile, WeightsError> {
-    let again = Remake(Some(&manifest.source.path));
+    let place = manifest.source.place();
+    let again = Remake(Some(&place));
     if !folder.has(name) {
         return Err(WeightsError::file(folder.label(name), format!("is missing; make the pack again: {again}")));
     }

@@ -28,7 +28,8 @@ pub fn verify(dir: &Path, progress: Progress<'_>) -> Result<(), WeightsError> {
 }
 
 fn differs(folder: &Folder, manifest: &Manifest, name: &str, offset: u64, what: &str) -> WeightsError {
-    let again = Remake(Some(&manifest.source.path));
+    let place = manifest.source.place();
+    let again = Remake(Some(&place));
     let text = format!("{what} at byte {offset} is not what was written; make the pack again: {again}");
     WeightsError::file(folder.label(name), text)
 }

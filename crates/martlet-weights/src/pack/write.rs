@@ -1,7 +1,7 @@
 //! Tensors into tiles, and tiles into files: planned in full before the first byte.
 
 use super::manifest::{Digest, FORMAT, Form, Manifest, Matrix, Origin, Stack, Sum, Tensor, Text, Weights};
-use super::{BLOB_ALIGN, CHUNK, EXPERTS_FILE, MANIFEST_FILE, PAGE, PARTS, Progress, Summary, WEIGHTS_FILE};
+use super::{BLOB_ALIGN, CHUNK, EXPERTS_FILE, MANIFEST_FILE, PAGE, PARTS, Progress, Repository, Summary, WEIGHTS_FILE};
 use crate::checkpoint::{Checkpoint, Layout as Kept};
 use crate::error::WeightsError;
 use crate::folder::Folder;
@@ -25,7 +25,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn new(src: &Checkpoint, expected: &[Expected]) -> Result<Plan, WeightsError> {
+    pub fn new(
+        src: &Checkpoint,
+        expected: &[Expected],
+        repository: Option<&Repository<'_>>,
+    ) -> Result<Plan, WeightsError> {
         if src.layout() == Kept::Pack {
             let text = "is a pack already: pack the checkpoint that it was made from";
             return Err(WeightsError::file(src.folder().label(""), text));
@@ -33,7 +37,7 @@ impl Plan {
         let manifest = Manifest {
             format: FORMAT.into(),
             layout: tiles::VERSION,
-            source: origin(src),
+            source: origin(src, repository),
             weights: Weights { bytes: 0, blake3: Vec::new() },
             experts_bytes: 0,
             tensors: Vec::new(),
@@ -65,6 +69,11 @@ impl Plan {
             plan.tensor(src, name, if matrix && !dense { Form::Tiles } else { Form::Plain })?;
         }
         Ok(plan)
+    }
+
+    /// Bytes of weights that will be written; some text files come on top.
+    pub fn bytes(&self) -> u64 {
+        self.manifest.weights.bytes + self.manifest.experts_bytes
     }
 
     fn tensor(&mut self, src: &Checkpoint, name: &str, form: Form) -> Result<(), WeightsError> {
@@ -129,17 +138,21 @@ impl Plan {
 }
 
 /// What is known of a checkpoint's whereabouts.
-fn origin(src: &Checkpoint) -> Origin {
+fn origin(src: &Checkpoint, repository: Option<&Repository<'_>>) -> Origin {
     let bytes = src.file_bytes();
+    if let Some(Repository { name, revision }) = repository {
+        let (repository, revision) = (Some(name.to_string()), Some(revision.to_string()));
+        return Origin { path: name.to_string(), repository, revision, bytes };
+    }
     let Folder::Disk(dir) = src.folder() else {
-        return Origin { path: "built in".into(), revision: None, bytes };
+        return Origin { path: "built in".into(), repository: None, revision: None, bytes };
     };
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.clone());
     let path = match (src.layout(), src.file_name()) {
         (Kept::Gguf, Some(name)) => dir.join(name),
         _ => dir.clone(),
     };
-    Origin { path: path.display().to_string(), revision: revision(&dir), bytes }
+    Origin { path: path.display().to_string(), repository: None, revision: revision(&dir), bytes }
 }
 
 /// The commit of a checkpoint that the hub's own tools fetched: into their cache (`.../snapshots/COMMIT`), or into a

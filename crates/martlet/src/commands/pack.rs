@@ -5,8 +5,8 @@ use crate::size;
 use martlet_model::expected_tensors;
 use martlet_session::{ModelSource, SessionError};
 use martlet_weights::WeightsError;
-use martlet_weights::pack::{pack, verify};
-use std::path::PathBuf;
+use martlet_weights::pack::{Repository, pack, verify};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 #[derive(Debug, clap::Args)]
@@ -34,25 +34,29 @@ the checkpoint. It takes about as much room, and has all that it needs in it.";
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     match (&args.src, &args.dst, &args.verify) {
-        (Some(src), Some(dst), _) => write(src.clone(), dst, app),
-        (_, _, Some(dir)) => {
-            let progress = app.terminal.progress_of_bytes("verifying", 1);
-            let checked = verify(dir, &mut |done, total| progress.set(done, total));
-            drop(progress);
-            checked.map_err(|e| of(dir.display().to_string(), e))?;
-            app.terminal.note(&format!("{}: whole", dir.display()));
-            Ok(())
-        }
+        (Some(src), Some(dst), _) => write(src.clone(), dst, None, app),
+        (_, _, Some(dir)) => check(dir, app),
         _ => Err(crate::exit::Usage("martlet pack SOURCE NEW_FOLDER is expected".into()).into()),
     }
 }
 
-fn write(src: PathBuf, dst: &std::path::Path, app: &App) -> anyhow::Result<()> {
+/// Reads a whole pack, and says whether it is as it was written.
+pub fn check(dir: &Path, app: &App) -> anyhow::Result<()> {
+    let progress = app.terminal.progress_of_bytes("verifying", 1);
+    let checked = verify(dir, &mut |done, total| progress.set(done, total));
+    drop(progress);
+    checked.map_err(|e| of(dir.display().to_string(), e))?;
+    app.terminal.note(&format!("{}: whole", dir.display()));
+    Ok(())
+}
+
+/// Makes a pack; `repository` is where the source was fetched from.
+pub fn write(src: PathBuf, dst: &Path, repository: Option<&Repository<'_>>, app: &App) -> anyhow::Result<()> {
     let (name, started) = (src.display().to_string(), Instant::now());
     let (spec, _, mut checkpoint) = ModelSource::Path(src).check()?;
     let expected = expected_tensors(&spec, checkpoint.has("mtp.fc.weight"));
     let progress = app.terminal.progress_of_bytes("packing", 1);
-    let summary = pack(&mut checkpoint, &expected, dst, &mut |done, total| progress.set(done, total));
+    let summary = pack(&mut checkpoint, &expected, dst, repository, &mut |done, total| progress.set(done, total));
     drop(progress);
     let summary = summary.map_err(|e| of(name, e))?;
     if !summary.left_out.is_empty() {

@@ -53,7 +53,9 @@ impl Job {
                 let ours = matches!(row.origin, Origin::Flag | Origin::Environment(_));
                 job.keys = ours.then(|| plain("api_key", &serve.api_keys.join(","))).transpose()?;
             } else {
-                job.take(row.key, row.value.trim(), &row.origin, around)?;
+                let value = row.value.trim();
+                let installed = (row.key == "model").then(|| settings.installed(value)).flatten();
+                job.take(row.key, value, &row.origin, installed, around)?;
             }
         }
         if let Some(path) = script {
@@ -67,12 +69,25 @@ impl Job {
         Ok(job)
     }
 
-    fn take(&mut self, key: &str, value: &str, origin: &Origin, around: &Surroundings<'_>) -> Result<(), Usage> {
+    fn take(
+        &mut self,
+        key: &str,
+        value: &str,
+        origin: &Origin,
+        installed: Option<PathBuf>,
+        around: &Surroundings<'_>,
+    ) -> Result<(), Usage> {
         let name = format!("--{}", key.replace('_', "-"));
         match (key, origin) {
             (_, Origin::Default) => {}
             ("model", _) if value != embedded::NAME => {
-                self.args.push(format!("{name}={}", existing(key, value, around)?));
+                // One that is installed goes by its path: the service may look elsewhere for names.
+                let installed = installed.map(|path| path.to_string_lossy().into_owned());
+                let path = existing(key, installed.as_deref().unwrap_or(value), around)?;
+                self.args.push(format!("{name}={path}"));
+            }
+            ("models_dir", _) => {
+                self.environment.push(("MARTLET_MODELS_DIR".to_string(), absolute(key, value, around)?));
             }
             ("trace", _) => self.args.push(format!("{name}={}", absolute(key, value, around)?)),
             ("log_file", _) => {

@@ -1,0 +1,196 @@
+//! `martlet pull` and the commands for installed models, by the real binary against a hub in this process.
+#![cfg(unix)]
+
+use martlet_tests::hub::{Fault, Hub, Manner, REPOSITORY};
+use martlet_tests::{fixtures, random::Rng};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// A home of its own.
+struct Home {
+    dir: tempfile::TempDir,
+    endpoint: String,
+}
+
+impl Home {
+    fn new(endpoint: &str) -> Home {
+        Home { dir: tempfile::tempdir().unwrap(), endpoint: endpoint.into() }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
+        let foreign = |name: &String| ["MARTLET_", "HF_", "XDG_"].iter().any(|p| name.starts_with(p));
+        std::env::vars().map(|(name, _)| name).filter(foreign).for_each(|name| {
+            command.env_remove(name);
+        });
+        command.env("HOME", self.dir.path()).env("HF_ENDPOINT", &self.endpoint).args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn ran(&self, args: &[&str]) -> (i32, String, String) {
+        let Output { status, stdout, stderr } = self.command(args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code().unwrap(), text(stdout), text(stderr))
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let (code, out, err) = self.ran(args);
+        assert_eq!(code, 0, "{args:?}: {err}");
+        out
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(args)).unwrap()
+    }
+
+    fn fails(&self, code: i32, args: &[&str], word: &str) {
+        let (found, _, err) = self.ran(args);
+        assert!(found == code && err.contains(word), "{args:?}: {found} {err}");
+    }
+
+    fn models(&self) -> PathBuf {
+        self.at(".local/share/martlet/models")
+    }
+}
+
+fn served(manner: Manner) -> (Hub, Home) {
+    let hub = Hub::serve(&fixtures::fledgling(), manner);
+    let home = Home::new(&hub.url());
+    (hub, home)
+}
+
+#[test]
+fn a_model_is_pulled_used_by_name_and_removed() {
+    let (hub, home) = served(Manner::default());
+    hub.fault("model-00002-of-00003.safetensors", Fault::Drop(100_000));
+    let done = home.json(&["pull", REPOSITORY, "--name", "bird", "--json"]);
+    assert_eq!((done["name"].as_str(), done["repository"].as_str()), (Some("bird"), Some(REPOSITORY)));
+    assert!(!home.models().join(".sources/bird").exists(), "the source is gone");
+    let path = home.ok(&["path", "bird"]);
+    assert_eq!(Path::new(path.trim()), home.models().join("bird"));
+    let (code, _, err) = home.ran(&["verify", "bird"]);
+    assert!(code == 0 && err.contains("whole"), "{err}");
+    let list = home.json(&["list", "--json"]);
+    assert_eq!(list["installed"][0]["revision"], "a".repeat(40));
+    let question = ["chat", "-m", "bird", "-q", "--no-think", "--greedy", "Compute 72 + 37."];
+    assert_eq!(home.ok(&question), "72 + 37 = 109.\n");
+    home.ok(&["inspect", "bird"]);
+
+    let sent = hub.sent();
+    assert_eq!(home.json(&["pull", REPOSITORY, "--name", "bird", "--json"])["downloaded"], 0);
+    assert_eq!(hub.sent(), sent, "it is there");
+    hub.move_on("b");
+    home.fails(2, &["pull", REPOSITORY, "--name", "bird"], "martlet rm bird");
+    std::fs::write(home.models().join("bird/manifest.json"), "{}").unwrap();
+    home.fails(3, &["chat", "-m", "bird", "hello"], "manifest");
+    home.ok(&["pull", REPOSITORY, "--name", "bird", "--keep-source"]);
+    assert!(home.models().join(".sources/bird/config.json").exists());
+    home.ok(&["verify", "bird"]);
+    home.ok(&["rm", "bird"]);
+    assert_eq!(home.json(&["list", "--json"])["installed"], Value::Array(Vec::new()));
+    assert!(!home.models().join(".sources/bird").exists());
+    for command in ["rm", "verify", "path"] {
+        home.fails(2, &[command, "bird"], "is not installed");
+    }
+    home.fails(2, &["pull", "nonsense"], "qwen3.5-4b");
+    home.fails(1, &["pull", "nest/other"], "nest/other (revision main) is not at");
+    home.fails(3, &["chat", "-m", "bird", "hello"], "martlet pull");
+}
+
+#[test]
+fn a_folder_is_a_source_too() {
+    let home = Home::new("http://127.0.0.1:1");
+    let folder = home.at("\u{9ce5} \u{fc}");
+    std::fs::create_dir(&folder).unwrap();
+    for entry in std::fs::read_dir(fixtures::fledgling()).unwrap() {
+        let path = entry.unwrap().path();
+        std::os::unix::fs::symlink(path.canonicalize().unwrap(), folder.join(path.file_name().unwrap())).unwrap();
+    }
+    home.ok(&["pull", folder.to_str().unwrap(), "--name", "bird"]);
+    home.ok(&["verify", "bird"]);
+    home.fails(2, &["pull", folder.to_str().unwrap(), "--name", "bird"], "is installed already");
+}
+
+#[test]
+fn without_a_name_the_machine_decides_and_says_so_first() {
+    let (hub, home) = served(Manner::default());
+    let (code, _, err) = home.ran(&["pull", "--memory", "8GiB"]);
+    assert_eq!(code, 1, "this hub does not have it: {err}");
+    assert!(err.starts_with("qwen3.5-4b fits this machine (8.00 GiB of memory): about 3.1 GB"), "{err}");
+    assert_eq!(hub.sent(), 0);
+    assert!(!home.at(".config/martlet/config.toml").exists());
+}
+
+fn started(home: &Home) -> Child {
+    home.command(&["pull", REPOSITORY, "--name", "bird"]).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn one_process_at_a_time() {
+    let (hub, home) = served(Manner { rest: 20_000, ..Manner::default() });
+    let mut first = started(&home);
+    while hub.sent() == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    home.fails(1, &["pull", REPOSITORY, "--name", "bird"], &format!("(process {}) is at work", first.id()));
+    home.fails(1, &["rm", "bird"], "is at work on \"bird\"");
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+/// Each kill may lose what a connection has not written yet, and what it has on its way.
+const LOST: u64 = 8 * (256 << 10) + 8 * (6 << 20);
+
+#[test]
+fn killed_anywhere_the_next_run_completes_without_fetching_twice() {
+    let kills = if std::env::var_os("MARTLET_FULL").is_some() { 200 } else { 20 };
+    let (mut rng, mut while_fetching, mut done) = (Rng(5), 0, 0);
+    let (mut hub, mut home) = served(Manner { rest: 1500, ..Manner::default() });
+    for _ in 0..kills {
+        let mut child = started(&home);
+        std::thread::sleep(Duration::from_millis(rng.below(400) as u64));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let pack = home.models().join("bird");
+        if pack.exists() {
+            // It has its name: then it is whole. A new one begins.
+            home.ok(&["verify", "bird"]);
+            done += 1;
+            (hub, home) = served(Manner { rest: 1500, ..Manner::default() });
+        } else if hub.sent() > 0 {
+            while_fetching += 1;
+        }
+    }
+    let before = hub.sent();
+    home.ok(&["pull", REPOSITORY, "--name", "bird"]);
+    home.ok(&["verify", "bird"]);
+    let names: Vec<_> = std::fs::read_dir(home.models()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(names.iter().all(|n| !n.to_string_lossy().contains("partial")), "leftovers are gone: {names:?}");
+    eprintln!("{while_fetching} of {kills} kills came after the first byte and before the pack, {done} after it");
+    assert!(while_fetching > 0);
+    assert!(before <= hub.bytes() + kills as u64 * LOST);
+}
+
+#[test]
+fn a_kill_loses_no_more_than_what_was_under_way() {
+    let (hub, home) = served(Manner { rest: 4000, ..Manner::default() });
+    let mut child = started(&home);
+    while hub.sent() < 20_000_000 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let done = home.json(&["pull", REPOSITORY, "--name", "bird", "--json"]);
+    let fetched = done["downloaded"].as_u64().unwrap();
+    // 8 connections, each with a buffer that was not full.
+    assert!(fetched < hub.bytes() - 20_000_000 + LOST / 4, "{fetched}");
+    assert_eq!(home.ran(&["verify", "bird"]).0, 0);
+}
