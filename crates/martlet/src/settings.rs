@@ -6,7 +6,7 @@ pub use serve::ServeSettings;
 
 use crate::size;
 use crate::terminal::ColorChoice;
-use martlet_session::{Accept, DeviceKind, DrafterChoice, Isa, KvScheme, Load, Sampling};
+use martlet_session::{Accept, DeviceKind, DrafterChoice, Experts, Isa, KvScheme, Load, Sampling};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,11 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 44] = [
+pub const SETTINGS: [(&str, &str, &str); 45] = [
     ("model", "fledgling", "checkpoint folder, pack, .safetensors or .gguf file, or fledgling (built in)"),
     ("device", "auto", "auto, reference or cpu"),
     ("load", "map", "weights of a pack: map uses its files where they lie, copy copies them into memory"),
+    ("experts", "auto", "of a pack: resident in memory, stream from disk as they are chosen, or auto: as memory goes"),
     ("threads", "one for each physical core", "threads that compute"),
     ("isa", "the best that there is", "instructions of the cpu device, such as avx2; never changes a result"),
     ("context", "the model's own, as far as memory goes", "tokens of prompt and answer together"),
@@ -76,6 +77,7 @@ pub struct Settings {
     pub model: Option<String>,
     pub device: DeviceKind,
     pub load: Load,
+    pub experts: Experts,
     pub threads: Option<usize>,
     pub isa: Option<Isa>,
     pub context: Option<usize>,
@@ -219,6 +221,7 @@ impl Settings {
             model: r.pick("model", text)?,
             device: r.pick("device", DeviceKind::from_str)?.unwrap_or_default(),
             load: r.pick("load", Load::from_str)?.unwrap_or_default(),
+            experts: r.pick("experts", Experts::from_str)?.unwrap_or_default(),
             threads: r.pick("threads", count)?,
             isa: r.pick("isa", |name| name.parse::<Isa>().map_err(|e| e.to_string()))?,
             context: r.pick("context", tokens)?,
