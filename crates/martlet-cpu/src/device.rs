@@ -148,6 +148,10 @@ impl Device for Cpu {
         experts.load(&self.pool, self.copy, slot, [gate, up, down])
     }
 
+    fn unload_expert(&mut self, experts: &mut Experts, slot: usize) {
+        experts.unload(slot);
+    }
+
     fn buffer(&self, rows: usize, cols: usize) -> Result<Buffer, DeviceError> {
         Buffer::new(rows, cols)
     }

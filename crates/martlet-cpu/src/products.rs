@@ -26,6 +26,8 @@ pub struct Scratch {
     inner: Vec<f32>,
     /// (slot, pair) of a call, in the order of slots.
     pairs: Vec<(u32, u32)>,
+    /// Which rows of x these pairs read.
+    used: Vec<bool>,
     /// The rows of x that these pairs read, and the pairs' own numbers.
     rows: Vec<u32>,
     order: Vec<u32>,
@@ -48,12 +50,13 @@ fn wanted(w: &Weights) -> Option<usize> {
     matches!(w.kind, Kind::Codes(..)).then_some(w.act_group.trailing_zeros() as usize - 4)
 }
 
-/// Quantises `rows` in every group size that one of `ws` wants.
+/// Quantises `rows` in every group size that one of `ws` wants: those that are `used`, or all of them if it is empty.
 fn quantise<'a>(
     kernels: &KernelSet,
     pool: &Pool,
     acts: &mut [Acts; 3],
     rows: Rows<'_>,
+    used: &[bool],
     ws: impl Iterator<Item = &'a Weights> + Clone,
 ) {
     for (i, acts) in acts.iter_mut().enumerate() {
@@ -66,7 +69,9 @@ fn quantise<'a>(
         let mut out: Vec<_> =
             acts.codes.chunks_mut(tiles).zip(acts.d.chunks_mut(groups).zip(acts.ds.chunks_mut(groups))).collect();
         pool.items(&mut out, rows.cols / 4, |r, (codes, (d, ds))| {
-            (kernels.quantise)(&rows.values[r * rows.stride..][..rows.cols], group, codes, d, ds);
+            if used.is_empty() || used[r] {
+                (kernels.quantise)(&rows.values[r * rows.stride..][..rows.cols], group, codes, d, ds);
+            }
         });
     }
 }
@@ -140,7 +145,7 @@ pub fn project(
     assert!(ws.iter().all(|(w, _)| w.cols == first.cols), "matrices of different widths");
     assert!(first.cols <= x.cols && rows <= x.rows(), "{} inputs from {} columns", first.cols, x.cols);
     let x = Rows { values: &x.values, stride: x.cols, cols: first.cols, count: rows };
-    quantise(kernels, pool, &mut scratch.acts, x, ws.iter().map(|(w, _)| *w));
+    quantise(kernels, pool, &mut scratch.acts, x, &[], ws.iter().map(|(w, _)| *w));
     // Only here: the rows of an expert lie apart.
     if kernels.isa == Isa::Amx && rows >= BLOCK && ws.iter().any(|(w, _)| wanted(w) == Some(TILES)) {
         scratch.acts[TILES].arrange(pool);
@@ -212,6 +217,10 @@ impl Experts {
         Ok(())
     }
 
+    pub(crate) fn unload(&mut self, slot: usize) {
+        self.slots[slot] = None;
+    }
+
     fn expert(&self, slot: u32) -> &Expert {
         match &self.slots[slot as usize] {
             Some(expert) => expert,
@@ -233,7 +242,7 @@ pub fn experts(
     y: &mut Buffer,
 ) {
     let ExpertShape { hidden, width } = experts.shape;
-    let Scratch { acts, all, inner, pairs, rows, order } = scratch;
+    let Scratch { acts, all, inner, pairs, used, rows, order } = scratch;
     pairs.clear();
     for (pair, &e) in picked.iter().enumerate() {
         let slot = slots[e as usize];
@@ -257,8 +266,12 @@ pub fn experts(
     let of_all = |pick: fn(&Expert) -> &Weights| groups.iter().map(move |(e, _)| pick(e));
 
     let batch = picked.len() / chosen.max(1);
+    // Where experts come one by one, each call reads few of the rows.
+    used.clear();
+    used.resize(batch, false);
+    rows.iter().for_each(|r| used[*r as usize] = true);
     let input_rows = Rows { values: &x.values, stride: x.cols, cols: hidden, count: batch };
-    quantise(kernels, pool, acts, input_rows, of_all(|e| &e.gate).chain(of_all(|e| &e.up)));
+    quantise(kernels, pool, acts, input_rows, used, of_all(|e| &e.gate).chain(of_all(|e| &e.up)));
     inner.resize(pairs.len() * 2 * width, 0.0);
     let strips = width.div_ceil(LANES);
     let half = |i: usize| (i / strips, i % strips);
@@ -280,7 +293,7 @@ pub fn experts(
     });
 
     let inner_rows = Rows { values: inner, stride: 2 * width, cols: width, count: pairs.len() };
-    quantise(kernels, pool, acts, inner_rows, of_all(|e| &e.down));
+    quantise(kernels, pool, acts, inner_rows, &[], of_all(|e| &e.down));
     let last = order.iter().max().map_or(0, |m| *m as usize + 1);
     let (cols, table) = (y.cols, y.first(last));
     let quantised = &*acts;

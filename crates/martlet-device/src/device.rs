@@ -76,7 +76,7 @@ pub trait Device: Sized + Send + 'static {
     /// `slots` empty slots for experts of one shape.
     fn experts(&self, shape: ExpertShape, slots: usize) -> Result<Self::Experts, DeviceError>;
 
-    /// Fills one slot.
+    /// Fills one slot. Where the matrices lie in tiles that the device can use in place, the slot keeps their owners.
     fn load_expert(
         &self,
         experts: &mut Self::Experts,
@@ -85,6 +85,9 @@ pub trait Device: Sized + Send + 'static {
         up: &Matrix<'_>,
         down: &Matrix<'_>,
     ) -> Result<(), DeviceError>;
+
+    /// Empties one slot, and lets go of what it kept. Waits for the work that reads it.
+    fn unload_expert(&mut self, experts: &mut Self::Experts, slot: usize);
 
     /// A zeroed buffer.
     fn buffer(&self, rows: usize, cols: usize) -> Result<Self::Buffer, DeviceError>;

@@ -174,6 +174,10 @@ impl<D: Device> Device for Timed<D> {
         self.inner.load_expert(experts, slot, gate, up, down)
     }
 
+    fn unload_expert(&mut self, experts: &mut D::Experts, slot: usize) {
+        self.inner.unload_expert(experts, slot);
+    }
+
     fn buffer(&self, rows: usize, cols: usize) -> Result<D::Buffer, DeviceError> {
         self.inner.buffer(rows, cols)
     }

@@ -13,6 +13,8 @@ pub struct Plan {
     /// For everything; `None` where nobody knows how much there is.
     pub memory: Option<u64>,
     pub weights: u64,
+    /// Slots for experts that are read from disk; 0: all weights are in memory.
+    pub experts: u64,
     /// Buffers of the largest step.
     pub scratch: u64,
     pub sequences: usize,
@@ -53,6 +55,7 @@ impl Plan {
         let mut plan = Plan {
             memory,
             weights,
+            experts: 0,
             scratch: step_bytes(spec, &options),
             sequences: options.sequences,
             state: state.saturating_add(held_bytes(spec, drafts, &options)),
@@ -76,9 +79,24 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Gives `bytes` of what is left to slots for experts; the context shrinks with it.
+    pub fn with_experts(
+        mut self,
+        spec: &ModelSpec,
+        drafts: bool,
+        bytes: u64,
+        options: &EngineOptions,
+    ) -> Result<Plan, EngineError> {
+        self.experts = bytes;
+        self.pool = self.pool.map(|pool| pool.saturating_sub(bytes));
+        let options = EngineOptions { pool_bytes: self.pool, prefill_chunk: self.prefill_chunk, ..options.clone() };
+        self.context = fit_context(spec, drafts, &options)?;
+        Ok(self)
+    }
+
     /// What is taken whatever the sequences hold: weights, buffers, recurrent states.
     pub fn fixed(&self) -> u64 {
-        self.weights.saturating_add(self.scratch).saturating_add(self.states())
+        self.weights.saturating_add(self.experts).saturating_add(self.scratch).saturating_add(self.states())
     }
 
     /// Recurrent states of all sequences.

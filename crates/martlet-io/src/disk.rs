@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ impl FileRead {
 /// A system that does not forget (the file is mapped by a program, or lies in memory anyway) shows as a speed beyond any disk.
 pub fn read_file(path: &Path, limit: u64) -> io::Result<FileRead> {
     let mut file = File::open(path)?;
-    forget(&file);
+    forget(&file, 0..0);
     let mut block = vec![0; BLOCK];
     let (started, mut bytes) = (Instant::now(), 0);
     while bytes < limit {
@@ -82,25 +83,27 @@ pub fn free(_path: &Path) -> Option<u64> {
     None
 }
 
-/// A wish: where it is not granted, the file comes from memory.
+/// Asks the system to forget what it has in memory of these bytes of a file; 0..0 means all. A wish: where it is not
+/// granted, the file comes from memory.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 #[allow(unsafe_code)]
-fn forget(file: &File) {
+pub(crate) fn forget(file: &File, bytes: Range<u64>) {
     use std::os::fd::AsRawFd;
+    let (start, len) = (bytes.start as libc::off_t, (bytes.end - bytes.start) as libc::off_t);
     // SAFETY: the descriptor is open for as long as `file` lives.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), start, len, libc::POSIX_FADV_DONTNEED) };
 }
 
 #[cfg(target_vendor = "apple")]
 #[allow(unsafe_code)]
-fn forget(file: &File) {
+pub(crate) fn forget(file: &File, _: Range<u64>) {
     use std::os::fd::AsRawFd;
     // SAFETY: the descriptor is open for as long as `file` lives; the command takes an int.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_NOCACHE, 1) };
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", target_vendor = "apple")))]
-fn forget(_file: &File) {}
+pub(crate) fn forget(_: &File, _: Range<u64>) {}
 
 #[cfg(test)]
 mod tests {

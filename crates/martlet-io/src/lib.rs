@@ -1,4 +1,4 @@
-//! What comes from the operating system: mapped files, memory and huge pages, the machine's cores.
+//! What comes from the operating system: mapped files, direct reads, memory and huge pages, the machine's cores.
 //!
 //! Knows bytes and offsets, never tensors.
 
@@ -7,9 +7,13 @@ pub mod bandwidth;
 pub mod disk;
 pub mod map;
 pub mod memory;
+pub mod reader;
 pub mod reserve;
+pub mod slots;
 pub mod topology;
 
 pub use arena::Arena;
 pub use map::{Map, MapError};
+pub use reader::Reader;
 pub use reserve::Reserve;
+pub use slots::Slot;

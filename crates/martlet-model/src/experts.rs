@@ -8,10 +8,16 @@ pub type Run<'a, D> = &'a mut dyn FnMut(&mut D, &<D as Device>::Experts, &[u32])
 /// Makes the experts that a router chose available to the device. Layers are numbered as in the trunk; the draft head's
 /// layer is the one after the last.
 pub trait ExpertProvider<D: Device> {
+    /// What `routes`, the choices of `b`'s rows, need of `layer` can be made ready from now on: reads begin. The same
+    /// layer's [`Self::provide`] follows.
+    fn begin(&mut self, _d: &mut D, _layer: usize, _routes: &D::Routes, _b: &D::Batch) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Calls `run(device, experts, slots)` until every chosen expert of `layer` was in some call: `slots[e]` is where
     /// expert e lies, [`martlet_device::NO_SLOT`] where it is not in this call. An expert is in one call at most, so
     /// that a provider can let the device compute what is there while it reads what is not.
-    fn provide(&mut self, d: &mut D, layer: usize, routes: &D::Routes, run: Run<'_, D>) -> Result<(), DeviceError>;
+    fn provide(&mut self, d: &mut D, layer: usize, run: Run<'_, D>) -> Result<(), DeviceError>;
 }
 
 /// All experts in memory: one call, no wait.
@@ -29,7 +35,7 @@ impl<D: Device> Resident<D> {
 }
 
 impl<D: Device> ExpertProvider<D> for Resident<D> {
-    fn provide(&mut self, d: &mut D, layer: usize, _routes: &D::Routes, run: Run<'_, D>) -> Result<(), DeviceError> {
+    fn provide(&mut self, d: &mut D, layer: usize, run: Run<'_, D>) -> Result<(), DeviceError> {
         let experts = self.layers.get(layer).and_then(Option::as_ref).ok_or_else(|| DeviceError::Failed {
             device: d.name(),
             what: format!("layer {layer} has no experts loaded"),

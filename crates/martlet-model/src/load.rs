@@ -13,6 +13,9 @@ use martlet_weights::{Checkpoint, Report};
 /// Progress of a load: (tensors done, tensors in all).
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
 
+/// The experts of each layer that has some.
+type Stacks<D> = Vec<Option<<D as Device>::Experts>>;
+
 impl<D: Device> Model<D> {
     /// Checks that the checkpoint holds exactly what its config needs.
     pub fn check(checkpoint: &Checkpoint) -> Result<(ModelSpec, Report), ModelError> {
@@ -36,9 +39,34 @@ impl<D: Device> Model<D> {
         spec: ModelSpec,
         progress: Progress<'_>,
     ) -> Result<(Model<D>, Resident<D>), ModelError> {
+        let most = spec.all_layers().filter_map(|l| l.mlp.route()).map(|r| r.experts).max().unwrap_or(0);
+        let (model, experts) = Self::load_parts(d, checkpoint, spec, true, progress)?;
+        Ok((model, Resident::new(experts, most)))
+    }
+
+    /// All but the experts, which come from elsewhere.
+    pub fn load_dense(
+        d: &D,
+        checkpoint: &Checkpoint,
+        spec: ModelSpec,
+        progress: Progress<'_>,
+    ) -> Result<Model<D>, ModelError> {
+        Ok(Self::load_parts(d, checkpoint, spec, false, progress)?.0)
+    }
+
+    /// The model, and the experts of each layer if `experts` asks for them.
+    fn load_parts(
+        d: &D,
+        checkpoint: &Checkpoint,
+        spec: ModelSpec,
+        experts: bool,
+        progress: Progress<'_>,
+    ) -> Result<(Model<D>, Stacks<D>), ModelError> {
         let has_mtp = checkpoint.has("mtp.fc.weight");
         let total = expected_tensors(&spec, has_mtp).len();
-        let mut loader = Loader { d, checkpoint, hidden: spec.hidden, experts: Vec::new(), done: 0, total, progress };
+        let all = experts;
+        let mut loader =
+            Loader { d, checkpoint, hidden: spec.hidden, all, experts: Vec::new(), done: 0, total, progress };
         let embed = loader.matrix("embed_tokens.weight", false)?;
         let layers = spec
             .layers
@@ -49,9 +77,8 @@ impl<D: Device> Model<D> {
         let norm = loader.vector("norm.weight")?;
         let head = if spec.tied { None } else { Some(loader.matrix("lm_head.weight", false)?) };
         let mtp = if has_mtp { Some(loader.mtp(&spec)?) } else { None };
-        let most = spec.all_layers().filter_map(|l| l.mlp.route()).map(|r| r.experts).max().unwrap_or(0);
-        let resident = Resident::new(loader.experts, most);
-        Ok((Model { spec, embed, layers, norm, head, mtp }, resident))
+        let experts = loader.experts;
+        Ok((Model { spec, embed, layers, norm, head, mtp }, experts))
     }
 }
 
@@ -59,8 +86,10 @@ struct Loader<'a, D: Device> {
     d: &'a D,
     checkpoint: &'a Checkpoint,
     hidden: usize,
+    /// Experts too.
+    all: bool,
     /// Experts of each layer so far.
-    experts: Vec<Option<D::Experts>>,
+    experts: Stacks<D>,
     done: usize,
     total: usize,
     progress: Progress<'a>,
@@ -134,8 +163,12 @@ impl<D: Device> Loader<'_, D> {
                 MlpOrMoe::Mlp(self.mlp(prefix, width)?)
             }
             MlpSpec::Experts { route, width, shared } => {
-                let experts = self.stack(prefix, route.experts, ExpertShape { hidden: self.hidden, width })?;
-                self.experts.push(Some(experts));
+                let shape = ExpertShape { hidden: self.hidden, width };
+                let experts = if self.all { Some(self.stack(prefix, route.experts, shape)?) } else { None };
+                if experts.is_none() {
+                    self.step(3);
+                }
+                self.experts.push(experts);
                 MlpOrMoe::Moe(Moe {
                     route,
                     router: self.matrix(&format!("{prefix}gate.weight"), true)?,

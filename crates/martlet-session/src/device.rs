@@ -92,6 +92,37 @@ impl FromStr for Load {
     }
 }
 
+/// Where the experts of a sparse model are. It changes no text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Experts {
+    /// In memory if the model fits there, else read from disk.
+    #[default]
+    Auto,
+    /// In memory.
+    Resident,
+    /// Read from disk as they are chosen; what fits is kept. From packs alone.
+    Stream,
+}
+
+impl Experts {
+    /// The names of all kinds.
+    pub const NAMES: [&str; 3] = ["auto", "resident", "stream"];
+}
+
+impl FromStr for Experts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Experts, String> {
+        match text {
+            "auto" => Ok(Experts::Auto),
+            "resident" => Ok(Experts::Resident),
+            "stream" => Ok(Experts::Stream),
+            _ => Err(format!("\"{text}\" is no place for experts; known are {}", Experts::NAMES.join(", "))),
+        }
+    }
+}
+
 /// Work that is the same on every device.
 pub(crate) trait OnDevice {
     type Out;

@@ -73,6 +73,14 @@ pub enum OpenError {
     /// It does not fit into memory, or the engine could not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Its experts can not be read from disk as they are chosen.
+    #[error(transparent)]
+    Stream(#[from] martlet_stream::StreamError),
+    /// Both were asked for, and one undoes the other.
+    #[error(
+        "weights that are copied into memory (load copy) can not be read from disk as they are chosen (experts stream)"
+    )]
+    CopiedAndStreamed,
     /// There is no such device here, or it could not do its work.
     #[error("the device can not be used: {0}")]
     Device(String),

@@ -33,7 +33,7 @@ mod source;
 mod stop;
 mod turn;
 
-pub use device::{DeviceKind, Load};
+pub use device::{DeviceKind, Experts, Load};
 pub use drafts::{DraftCheck, check_drafts};
 pub use error::{OpenError, SessionError};
 pub use events::{Answer, AnswerCall, Event, FinishReason, Outcome, TokenInfo, Usage};
@@ -53,3 +53,4 @@ pub use martlet_engine::{
     Accept, CacheStats, DraftStats, DrafterChoice, EngineError, MtpReport, ParamError, Plan, Priority, Refused,
     Sampling, Stats, Timings,
 };
+pub use martlet_stream::StreamStats;

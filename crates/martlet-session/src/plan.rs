@@ -1,13 +1,14 @@
 //! How much memory a model may take, and what fits into it.
 
-use crate::device::{Load, OnDevice, with_device};
+use crate::device::{Experts, Load, OnDevice, with_device};
 use crate::session::engine_options;
 use crate::{DeviceKind, ModelSource, OpenError, Options, SessionError};
 use martlet_device::Device;
 use martlet_engine::disk::DiskOptions;
 use martlet_engine::{DrafterChoice, Plan};
 use martlet_model::{MixerSpec, ModelError, ModelSpec, draft_head, expected_tensors};
-use martlet_weights::{Checkpoint, Kind, Layout};
+use martlet_stream::{StreamError, least_bytes, slot_bytes};
+use martlet_weights::{Checkpoint, Kind, Layout, pack};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +57,54 @@ pub(crate) fn before_loading<D: Device>(
         return Err(OpenError::NoDrafts);
     }
     let free = free_memory().map(|free| (weights + share(free.saturating_sub(weights))).min(free));
-    plan(d, spec, drafts, weights, options.memory.or(free), options)
+    if options.experts != Experts::Stream {
+        let resident = plan(d, spec, drafts, weights, options.memory.or(free), options);
+        let streams = options.experts == Experts::Auto && options.load == Load::Map && slot_bytes(checkpoint).is_some();
+        if resident.is_ok() || !streams {
+            return resident;
+        }
+    }
+    streaming(d, spec, checkpoint, drafts, weights, options)
+}
+
+/// The plan with experts read from disk: an eighth of what the rest of the weights leaves is for keys, values and kept
+/// states, or what the context that was asked for needs, and slots take the rest.
+fn streaming<D: Device>(
+    d: &D,
+    spec: &ModelSpec,
+    checkpoint: &Checkpoint,
+    drafts: bool,
+    weights: u64,
+    options: &Options,
+) -> Result<Plan, OpenError> {
+    /// Prompt tokens of a step where nothing else is asked for: each step reads nearly all experts once.
+    const CHUNK: usize = 2048;
+    if options.load == Load::Copy {
+        return Err(OpenError::CopiedAndStreamed);
+    }
+    let (_, stacks) = checkpoint.expert_file().ok_or(StreamError::NoPack)?;
+    let slot = slot_bytes(checkpoint).ok_or(StreamError::NoPack)?;
+    let expert = |s: &pack::Stack| s.gate.bytes + s.up.bytes + s.down.bytes;
+    let experts: u64 = stacks.iter().map(|s| s.xxh3.len() as u64 * expert(s)).sum();
+    let asked = options.prefill_chunk;
+    let chunk = if asked == Options::default().prefill_chunk { CHUNK } else { asked };
+    let options = Options { prefill_chunk: chunk, ..options.clone() };
+    let memory = options.memory.or(free_memory().map(share));
+    let plan = plan(d, spec, drafts, weights.saturating_sub(experts), memory, &options)?;
+    let rest = plan.pool.unwrap_or(u64::MAX);
+    let sequences = plan.kv_bytes(plan.context).saturating_mul(plan.sequences as u64).saturating_add(4 * plan.states());
+    let least = plan.kv_bytes(256);
+    let kept = match options.context {
+        Some(_) => sequences.min(rest / 2),
+        None => sequences.min(rest / 8),
+    };
+    // All experts and the ring: more would lie idle.
+    let all = experts.saturating_add(64 * slot);
+    let bytes = rest.saturating_sub(kept.max(least)).min(all);
+    if bytes < least_bytes(slot) {
+        return Err(StreamError::Memory { bytes, least: least_bytes(slot) }.into());
+    }
+    Ok(plan.with_experts(spec, drafts, bytes, &engine_options(&options))?)
 }
 
 /// The plan with the weights in place: what is free is measured, and the weights are as large as the device got them.

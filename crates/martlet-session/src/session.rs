@@ -1,7 +1,7 @@
 //! An open model.
 
 use crate::constraint::{self, Place};
-use crate::device::{DeviceKind, Load, OnDevice, with_device};
+use crate::device::{DeviceKind, Experts, Load, OnDevice, with_device};
 use crate::plan::{after_loading, before_loading};
 use crate::request::with_defaults;
 use crate::{ModelSource, OpenError, Prompt, SessionError, Turn, TurnOptions, default_sampling};
@@ -13,7 +13,8 @@ use martlet_device::timed::{Clock, OperationTime, Timed};
 use martlet_device::{Device, KvScheme};
 use martlet_engine::disk::DiskOptions;
 use martlet_engine::{Accept, DrafterChoice, Engine, EngineOptions, Plan, Request, Stats};
-use martlet_model::{Model, ModelSpec};
+use martlet_model::{ExpertProvider, Model, ModelSpec};
+use martlet_stream::{Control, StreamStats, Streamed};
 use martlet_weights::Checkpoint;
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub struct Options {
     pub device: DeviceKind,
     /// Whether weights of a pack are used where they are mapped, or copied.
     pub load: Load,
+    /// Whether experts are in memory or read from disk.
+    pub experts: Experts,
     /// Bytes of memory for everything: weights, buffers, states, keys, values, caches. `None`: what the weights need, and
     /// seven eighths of what is free beside them.
     pub memory: Option<u64>,
@@ -60,6 +63,7 @@ impl Default for Options {
         Options {
             device: DeviceKind::Auto,
             load: Load::Map,
+            experts: Experts::Auto,
             memory: None,
             threads: None,
             isa: None,
@@ -101,6 +105,7 @@ pub struct Session {
     device: &'static str,
     scheme: String,
     plan: Plan,
+    streaming: Option<Arc<Control>>,
     /// None when the checkpoint has no tokenizer; then only ids can be prompts.
     text: Option<ChatModel>,
     generation: GenerationConfig,
@@ -145,8 +150,8 @@ impl Session {
         };
         let generation = generation.or(text.as_ref().map(|t| t.generation.clone())).unwrap_or_default();
         let start = Start { checkpoint: &checkpoint, options, progress };
-        let Started { engine, device, scheme, plan, clock } = with_device(options, start)?;
-        Ok(Session { name: source.name(), engine, device, scheme, plan, text, generation, clock })
+        let Started { engine, device, scheme, plan, streaming, clock } = with_device(options, start)?;
+        Ok(Session { name: source.name(), engine, device, scheme, plan, streaming, text, generation, clock })
     }
 
     /// The model's name.
@@ -177,6 +182,11 @@ impl Session {
     /// Where the memory goes, as of when the model was opened.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What was read of experts so far; `None` where all are in memory.
+    pub fn stream_stats(&self) -> Option<StreamStats> {
+        self.streaming.as_ref().map(|s| s.stats())
     }
 
     /// What was done so far, as of the latest step.
@@ -320,6 +330,7 @@ struct Started {
     /// Of most weights.
     scheme: String,
     plan: Plan,
+    streaming: Option<Arc<Control>>,
     clock: Arc<Clock>,
 }
 
@@ -332,11 +343,20 @@ impl OnDevice for Start<'_> {
         let (d, clock) = Timed::new(d);
         let (spec, report) = Model::<D>::check(checkpoint)?;
         // Better an error now than a machine without memory.
-        before_loading(&d, &spec, checkpoint, report.bytes, options)?;
+        let before = before_loading(&d, &spec, checkpoint, report.bytes, options)?;
         let most = report.schemes.iter().max_by_key(|s| s.weights);
         let scheme = most.map_or(String::new(), |s| s.scheme.clone());
-        let (model, experts) = Model::load_checked(&d, checkpoint, spec, progress)?;
-        let plan = after_loading(&d, &model.spec, checkpoint, options)?;
+        let (model, experts, plan, streaming) = if before.experts > 0 {
+            let experts = Streamed::new(&d, &spec, checkpoint, before.experts)?;
+            let (control, model) = (experts.control(), Model::load_dense(&d, checkpoint, spec, progress)?);
+            let experts: Box<dyn ExpertProvider<Timed<D>> + Send> = Box::new(experts);
+            (model, experts, before, Some(control))
+        } else {
+            let (model, experts) = Model::load_checked(&d, checkpoint, spec, progress)?;
+            let plan = after_loading(&d, &model.spec, checkpoint, options)?;
+            let experts: Box<dyn ExpertProvider<Timed<D>> + Send> = Box::new(experts);
+            (model, experts, plan, None)
+        };
         let model_key = options.disk.as_ref().map_or(Vec::new(), |_| checkpoint.fingerprint().to_vec());
         let options = EngineOptions {
             context: Some(plan.context),
@@ -345,7 +365,7 @@ impl OnDevice for Start<'_> {
             model_key,
             ..engine_options(options)
         };
-        let engine = Engine::start(d, model, Box::new(experts), options)?;
-        Ok(Started { engine, device, scheme, plan, clock })
+        let engine = Engine::start(d, model, experts, options)?;
+        Ok(Started { engine, device, scheme, plan, streaming, clock })
     }
 }

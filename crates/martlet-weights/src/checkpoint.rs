@@ -9,13 +9,13 @@ use crate::limits::Limits;
 use crate::mlx::Settings;
 use crate::module::{self, Module};
 use crate::names;
-use crate::pack;
+use crate::pack::{self, Pack};
 use crate::report::FileSummary;
 use crate::source::{Source, SourceFile};
 use martlet_tensor::{Matrix, Scheme};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const CONFIG_FILE: &str = "config.json";
 
@@ -44,8 +44,7 @@ pub struct Checkpoint {
     pub(crate) entries: BTreeMap<String, Entry>,
     config: Value,
     gguf: Option<Gguf>,
-    /// Of a pack: the digest of its manifest.
-    pack: Option<blake3::Hash>,
+    pack: Option<Pack>,
     layout: Layout,
     mtp_norm_shift: bool,
 }
@@ -145,9 +144,9 @@ impl Checkpoint {
     }
 
     fn load_pack(folder: Folder, limits: &Limits) -> Result<Checkpoint, WeightsError> {
-        let pack::Opened { source, modules, entries, digest } = pack::open(&folder, limits)?;
+        let pack::Opened { source, modules, entries, pack } = pack::open(&folder, limits)?;
         let config = read_config(&folder, limits)?;
-        let (gguf, pack, layout, mtp_norm_shift) = (None, Some(digest), Layout::Pack, false);
+        let (gguf, pack, layout, mtp_norm_shift) = (None, Some(pack), Layout::Pack, false);
         Ok(Checkpoint { folder, source, modules, entries, config, gguf, pack, layout, mtp_norm_shift })
     }
 
@@ -228,7 +227,17 @@ impl Checkpoint {
     }
 
     pub(crate) fn pack_digest(&self) -> Option<blake3::Hash> {
-        self.pack
+        self.pack.as_ref().map(|p| p.digest)
+    }
+
+    /// Of a pack in a folder: the file of its experts, and where they lie in it. `None` where there is no such file.
+    pub fn expert_file(&self) -> Option<(PathBuf, &[pack::Stack])> {
+        match (&self.folder, &self.pack) {
+            (Folder::Disk(dir), Some(pack)) if !pack.experts.is_empty() => {
+                Some((dir.join(pack::EXPERTS_FILE), &pack.experts))
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn folder(&self) -> &Folder {

@@ -6,6 +6,7 @@ use crate::exit::Usage;
 use crate::interrupt::Interrupt;
 use crate::paths;
 use crate::settings::Settings;
+use crate::size;
 use crate::terminal::Terminal;
 use martlet_chat::{Conversation, Message, Role};
 use martlet_hub::Store;
@@ -41,6 +42,7 @@ impl App {
         Ok(Options {
             device: settings.device,
             load: settings.load,
+            experts: settings.experts,
             threads: settings.threads,
             isa: settings.isa,
             memory: settings.memory,
@@ -76,7 +78,14 @@ impl App {
         }
         let progress = self.terminal.progress("loading", 1);
         let open = Session::open(&self.model(), &options, &mut |done, total| progress.set(done as u64, total as u64));
-        Ok(open?)
+        drop(progress);
+        let session = open?;
+        if session.stream_stats().is_some() {
+            let slots = size::bytes(session.plan().experts);
+            self.terminal
+                .note(&format!("experts are read from disk as they are chosen; {slots} of them stay in memory"));
+        }
+        Ok(session)
     }
 
     /// Options of a turn: the settings, and the flags that are none.

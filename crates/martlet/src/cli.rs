@@ -8,7 +8,7 @@ use crate::exit;
 use crate::settings::KV;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use martlet_session::{DeviceKind, DrafterChoice, Isa, Load};
+use martlet_session::{DeviceKind, DrafterChoice, Experts, Isa, Load};
 use std::path::PathBuf;
 
 #[derive(Debug, Parser)]
@@ -92,6 +92,9 @@ pub struct GlobalArgs {
     /// Weights of a pack: use its files where they lie, or copy them into memory [default: map]
     #[arg(long, global = true, value_parser = Load::NAMES)]
     pub load: Option<String>,
+    /// Experts of a pack: in memory, or read from disk as they are chosen [default: auto, in memory if they fit]
+    #[arg(long, global = true, value_parser = Experts::NAMES)]
+    pub experts: Option<String>,
     /// Threads that compute [default: one for each physical core]
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<String>,
@@ -212,6 +215,7 @@ impl Cli {
             model,
             device,
             load,
+            experts,
             threads,
             isa,
             context,
@@ -228,6 +232,7 @@ impl Cli {
             ("model", model),
             ("device", device),
             ("load", load),
+            ("experts", experts),
             ("threads", threads),
             ("isa", isa),
             ("context", context),

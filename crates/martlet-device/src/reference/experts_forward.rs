@@ -53,6 +53,10 @@ impl Experts {
         *place = Some(Expert { gate: Matrix::new(gate)?, up: Matrix::new(up)?, down: Matrix::new(down)? });
         Ok(())
     }
+
+    pub(super) fn unload(&mut self, slot: usize) {
+        self.slots[slot] = None;
+    }
 }
 
 pub(super) fn experts_forward(

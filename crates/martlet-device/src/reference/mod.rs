@@ -132,6 +132,10 @@ impl Device for Reference {
         experts.load(slot, gate, up, down)
     }
 
+    fn unload_expert(&mut self, experts: &mut Experts, slot: usize) {
+        experts.unload(slot);
+    }
+
     fn buffer(&self, rows: usize, cols: usize) -> Result<Buffer, DeviceError> {
         Ok(Buffer { cols, values: zeros("activations", &[rows, cols])? })
     }

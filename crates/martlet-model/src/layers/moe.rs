@@ -30,6 +30,7 @@ impl<D: Device> Moe<D> {
         let routing = [(&self.router, 0), (&self.shared_gate, gate_at)];
         d.norm_project(x, norm, place.eps, &routing, b, &mut s.normed, &mut s.router);
         d.route(&s.router, self.route, b, &mut s.routes);
+        provider.begin(d, place.layer, &s.routes, b)?;
 
         let shared = &self.shared;
         d.project(&[(&shared.gate, 0), (&shared.up, shared.width)], &s.normed, b, &mut s.proj);
@@ -37,7 +38,7 @@ impl<D: Device> Moe<D> {
         d.matmul(&shared.down, &s.mixed, Rows::All, b, &mut s.tmp, 0);
 
         let Scratch { normed, routes, chosen, .. } = s;
-        provider.provide(d, place.layer, routes, &mut |d, experts, slots| {
+        provider.provide(d, place.layer, &mut |d, experts, slots| {
             d.experts_forward(experts, slots, normed, routes, b, chosen);
         })?;
         d.combine(&s.chosen, &s.routes, &s.tmp, &s.router, gate_at, b, x);

@@ -3,8 +3,8 @@
 use super::{BLOB_ALIGN, CHUNK, EXPERTS_FILE, PARTS, WEIGHTS_FILE};
 use crate::index::plain_name;
 use crate::limits::{Limits, MAX_DIMENSIONS};
-use martlet_tensor::tiles::{self, LINE, Layout};
-use martlet_tensor::{Dtype, Scheme};
+use martlet_tensor::tiles::{self, LINE, Layout, Tiles};
+use martlet_tensor::{Dtype, Scheme, ShapeError, Shared};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -345,6 +345,26 @@ impl Stack {
                 .map_err(|(part, what)| (format!("{name}.{part}"), what))?;
         }
         Ok(())
+    }
+
+    /// Where expert `e` begins in its file.
+    pub fn place(&self, e: usize) -> u64 {
+        self.offset + e as u64 * self.stride
+    }
+
+    /// Gate, up and down of an expert from its bytes in memory. Fails where they are too few.
+    pub fn matrices(&self, bytes: &Shared) -> Result<[martlet_tensor::Matrix<'static>; 3], ShapeError> {
+        let matrix = |m: &Matrix| {
+            let [rows, cols] = m.shape;
+            let cols_error = || ShapeError::Cols { cols, scheme: m.scheme.to_string() };
+            let layout = m.layout().ok_or_else(cols_error)?;
+            let (start, expected) = (m.offset as usize, layout.bytes());
+            let (what, found) = ("tiles", bytes.len().saturating_sub(start));
+            let part = bytes.part(start..start + expected);
+            let part = part.ok_or(ShapeError::Bytes { what, rows, expected, found })?;
+            Ok(martlet_tensor::Matrix::tiled(m.scheme, Tiles::new(layout, &part)?))
+        };
+        Ok([matrix(&self.gate)?, matrix(&self.up)?, matrix(&self.down)?])
     }
 
     /// The three matrices, in the order of [`PARTS`].

@@ -11,7 +11,7 @@ mod write;
 pub use manifest::{Digest, Form, Manifest, ManifestError, Matrix, Origin, Stack, Sum, Tensor, Text, Weights, read};
 pub use verify::verify;
 
-pub(crate) use open::{Opened, is_pack, open};
+pub(crate) use open::{Opened, Pack, is_pack, open};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::WeightsError;

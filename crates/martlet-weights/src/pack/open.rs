@@ -1,6 +1,6 @@
 //! A pack as tensors and modules, like those of other formats.
 
-use super::manifest::{Manifest, Remake, read};
+use super::manifest::{Manifest, Remake, Stack, read};
 use super::{EXPERTS_FILE, MANIFEST_FILE, PARTS, WEIGHTS_FILE};
 use crate::entries::{Entry, Piece};
 use crate::error::WeightsError;
@@ -19,8 +19,15 @@ pub(crate) struct Opened {
     pub modules: Vec<Module>,
     /// Names in a pack are canonical.
     pub entries: BTreeMap<String, Entry>,
+    pub pack: Pack,
+}
+
+/// What a checkpoint remembers of its manifest.
+#[derive(Debug)]
+pub(crate) struct Pack {
     /// Of the manifest.
     pub digest: blake3::Hash,
+    pub experts: Vec<Stack>,
 }
 
 /// Whether a folder is a pack, or part of one.
@@ -43,7 +50,8 @@ pub(crate) fn open(folder: &Folder, limits: &Limits) -> Result<Opened, WeightsEr
         files.push(file(folder, &manifest, EXPERTS_FILE, manifest.experts_bytes)?);
     }
     let source = Source { files, tensors: Vec::new(), pool: None };
-    let mut opened = Opened { source, modules: Vec::new(), entries: BTreeMap::new(), digest };
+    let mut opened =
+        Opened { source, modules: Vec::new(), entries: BTreeMap::new(), pack: Pack { digest, experts: Vec::new() } };
     for t in &manifest.tensors {
         let range = t.offset as usize..(t.offset + t.bytes) as usize;
         let piece = opened.add(t.name.clone(), t.shape.clone(), t.scheme, t.layout(), t.dtype(), 0, range);
@@ -61,6 +69,7 @@ pub(crate) fn open(folder: &Folder, limits: &Limits) -> Result<Opened, WeightsEr
             opened.entry(stack.part(part), [&[count], &m.shape[..]].concat(), pieces);
         }
     }
+    opened.pack.experts = manifest.experts;
     Ok(opened)
 }
 

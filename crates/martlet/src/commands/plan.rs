@@ -55,6 +55,8 @@ struct Shown {
     /// At the moment.
     free: Option<u64>,
     weights: u64,
+    /// Slots for experts that are read from disk; 0: all are in memory.
+    experts: u64,
     /// Buffers of a step of `prefill_chunk` prompt tokens.
     scratch: u64,
     prefill_chunk: usize,
@@ -77,6 +79,7 @@ impl Shown {
             memory: plan.memory,
             free,
             weights: plan.weights,
+            experts: plan.experts,
             scratch: plan.scratch,
             prefill_chunk: plan.prefill_chunk,
             sequences: plan.sequences,
@@ -101,6 +104,13 @@ impl Shown {
         line("model", self.model.clone(), "");
         line("memory", known(self.memory), &format!("{origin}; {} are free now", known(self.free)));
         line("weights", size::bytes(self.weights), "as stored");
+        if self.experts > 0 {
+            line(
+                "experts",
+                size::bytes(self.experts),
+                "of them stay in memory; the others are read as they are chosen",
+            );
+        }
         line("buffers", size::bytes(self.scratch), &format!("for {} prompt tokens at a time", self.prefill_chunk));
         let states = self.state * self.sequences as u64;
         line("states", size::bytes(states), &format!("of {} {sequences}", self.sequences));

@@ -146,6 +146,10 @@ impl Device for Faulty {
         self.inner.load_expert(experts, slot, gate, up, down)
     }
 
+    fn unload_expert(&mut self, experts: &mut Experts, slot: usize) {
+        self.inner.unload_expert(experts, slot);
+    }
+
     fn buffer(&self, rows: usize, cols: usize) -> Result<Buffer, DeviceError> {
         self.inner.buffer(rows, cols)
     }

@@ -173,6 +173,7 @@ fn measure(args: &Args, app: &App, source: &ModelSource) -> anyhow::Result<Repor
         operations: report::Operations::default(),
         skipped: tests.skipped.clone(),
         interrupted: false,
+        experts: None,
         peak_memory: None,
         versus: Vec::new(),
     };
@@ -186,6 +187,7 @@ fn measure(args: &Args, app: &App, source: &ModelSource) -> anyhow::Result<Repor
     let bytes = Bytes { weights: found.bytes_per_token, kv, bandwidth };
     let measured = tests.run(meter, bytes, &mut report);
     report.interrupted = stop.is_stopped();
+    report.experts = session.stream_stats().map(report::Experts::from);
     report.peak_memory = machine::peak_memory();
     match measured {
         Err(e) if !report.interrupted => Err(e),

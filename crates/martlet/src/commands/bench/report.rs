@@ -2,7 +2,7 @@
 
 use super::versus::Versus;
 use martlet_session::machine::Machine;
-use martlet_session::{KvScheme, OperationTime, PAGE};
+use martlet_session::{KvScheme, OperationTime, PAGE, StreamStats};
 use martlet_session::{Operation, Plan};
 use serde::Serialize;
 
@@ -36,6 +36,8 @@ pub struct Report {
     pub skipped: Vec<String>,
     /// Somebody stopped it: what is there is of fewer runs, or missing.
     pub interrupted: bool,
+    /// Experts that were read from disk; null where all are in memory.
+    pub experts: Option<Experts>,
     /// The most memory that the process had resident.
     pub peak_memory: Option<u64>,
     pub versus: Vec<Versus>,
@@ -57,6 +59,35 @@ impl Seconds {
         let (min, max, middle) = (*runs.first()?, *runs.last()?, runs.len() / 2);
         let median = if runs.len() % 2 == 1 { runs[middle] } else { (runs[middle - 1] + runs[middle]) / 2.0 };
         Some(Seconds { median, min, max, runs: runs.len() })
+    }
+}
+
+/// What was read of experts, over everything measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Experts {
+    /// That fit into memory at a time.
+    pub slots: u64,
+    /// Of layers of steps, each once for all rows; those that were there, and those that were read.
+    pub needed: u64,
+    pub hits: u64,
+    pub reads: u64,
+    pub bytes_read: u64,
+    /// Anything was being read for so long, and there was nothing else to do for so long.
+    pub busy_seconds: f64,
+    pub waited_seconds: f64,
+}
+
+impl From<StreamStats> for Experts {
+    fn from(s: StreamStats) -> Experts {
+        Experts {
+            slots: s.slots,
+            needed: s.needed,
+            hits: s.hits,
+            reads: s.reads,
+            bytes_read: s.bytes_read,
+            busy_seconds: s.busy.as_secs_f64(),
+            waited_seconds: s.waited.as_secs_f64(),
+        }
     }
 }
 
@@ -267,6 +298,7 @@ pub mod tests_support {
             active_parameters: 1_200_000_000,
             weight_bytes: 1 << 30,
             weight_bytes_per_token: 512 << 20,
+            experts: None,
             kv_bytes_per_token: 12 << 10,
             repeats: 3,
             prefill: vec![Prefill { tokens: 512, seconds: seconds(2.048, 2.0, 2.1), tokens_per_second: 250.0 }],

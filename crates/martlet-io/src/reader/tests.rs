@@ -1,0 +1,135 @@
+use super::*;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Large enough for pieces of several parts.
+const SLOT: usize = 3 << 20;
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect()
+}
+
+/// A file, and pieces of it: (offset, bytes).
+fn file(dir: &tempfile::TempDir, len: usize) -> (PathBuf, Vec<u8>) {
+    let (path, bytes) = (dir.path().join("experts.bin"), bytes(len));
+    std::fs::write(&path, &bytes).unwrap();
+    (path, bytes)
+}
+
+fn piece(ticket: u64, content: &[u8], offset: usize, bytes: usize) -> Piece {
+    Piece { ticket, offset: offset as u64, bytes, xxh3: xxh3_64(&content[offset..offset + bytes]) }
+}
+
+#[test]
+fn pieces_come_whole_in_any_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, content) = file(&dir, 9 << 20);
+    for threads in [1, 3, 16] {
+        let reader = Reader::open(&path, threads).unwrap();
+        eprintln!("direct reads: {}", reader.is_direct());
+        let lens = [1, 4096, 4097, 100_000, PART, PART + 1, 2 * PART + 5, SLOT - 7, SLOT];
+        let pieces: Vec<Piece> = lens
+            .iter()
+            .enumerate()
+            .map(|(i, len)| piece(i as u64, &content, i * 700 * 1024 / 4096 * 4096, *len))
+            .collect();
+        let mut slots = Slot::many(pieces.len(), SLOT).unwrap();
+        for round in 0..3 {
+            slots.iter_mut().for_each(|s| s.fill(round));
+            for (p, slot) in pieces.iter().zip(slots.drain(..)) {
+                reader.submit(*p, slot);
+            }
+            for _ in &pieces {
+                let done = reader.next();
+                done.result.unwrap();
+                let Piece { offset, bytes, .. } = pieces[done.ticket as usize];
+                assert!(done.slot[..bytes] == content[offset as usize..][..bytes], "piece {}", done.ticket);
+                slots.push(done.slot);
+            }
+            assert!(reader.try_next().is_none());
+        }
+        let busy = reader.busy();
+        assert!(busy > Duration::ZERO && busy == reader.busy(), "nothing is in flight any more");
+    }
+}
+
+#[test]
+fn a_reader_can_be_dropped_while_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, content) = file(&dir, 4 << 20);
+    let reader = Reader::open(&path, 4).unwrap();
+    for (i, slot) in Slot::many(20, SLOT).unwrap().into_iter().enumerate() {
+        reader.submit(piece(i as u64, &content, i * 4096, SLOT), slot);
+    }
+    drop(reader);
+}
+
+/// What reading `bytes` bytes at `offset` gives, and that the reader works afterwards.
+fn failure(reader: &Reader, p: Piece) -> String {
+    reader.submit(p, Slot::many(1, SLOT).unwrap().remove(0));
+    reader.next().result.unwrap_err().to_string()
+}
+
+#[test]
+fn damage_is_told_with_file_and_offset_and_the_reader_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, mut content) = file(&dir, 4 << 20);
+    let reader = Reader::open(&path, 4).unwrap();
+    let (good, bad) = (piece(0, &content, 0, SLOT), piece(1, &content, 1 << 20, SLOT));
+    let works = |content: &[u8]| {
+        reader.submit(good, Slot::many(1, SLOT).unwrap().remove(0));
+        let done = reader.next();
+        done.result.unwrap();
+        assert!(done.slot[..SLOT] == content[..SLOT]);
+    };
+    works(&content);
+    // A flipped bit, in the file's last byte.
+    content[(4 << 20) - 1] ^= 16;
+    std::fs::write(&path, &content).unwrap();
+    let text = failure(&reader, bad);
+    assert!(text.contains("experts.bin") && text.contains("at byte 1048576") && text.contains("xxh3"), "{text}");
+    works(&content);
+    // A cut file: at a block's border, and inside one.
+    for end in [(4 << 20) - 8192, (4 << 20) - 5] {
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(end).unwrap();
+        let text = failure(&reader, bad);
+        assert!(text.contains("experts.bin") && text.contains("at byte 1048576"), "{text}");
+        assert!(text.contains(&format!("ends at byte {end}")), "{text}");
+        works(&content);
+        std::fs::write(&path, &content).unwrap();
+    }
+    // Another file under the same name: the one that was opened is read on.
+    std::fs::write(dir.path().join("new"), b"other").unwrap();
+    std::fs::rename(dir.path().join("new"), &path).unwrap();
+    works(&content);
+}
+
+#[test]
+fn the_last_block_need_not_be_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, content) = file(&dir, (1 << 20) + 77);
+    let reader = Reader::open(&path, 2).unwrap();
+    reader.submit(piece(0, &content, 4096, (1 << 20) + 77 - 4096), Slot::many(1, SLOT).unwrap().remove(0));
+    reader.next().result.unwrap();
+}
+
+#[test]
+fn what_can_not_be_opened_or_read_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = |path: &Path| Reader::open(path, 1).err().unwrap().to_string();
+    assert!(text(&dir.path().join("none")).contains("none"));
+    assert!(text(dir.path()).contains(&dir.path().display().to_string()));
+    // A descriptor that can not be read stands for a disk that fails.
+    let (path, content) = file(&dir, 1 << 20);
+    let mut reader = Reader::open(&path, 1).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let busy = Mutex::new(Busy { pieces: 0, since: Instant::now(), time: Duration::ZERO });
+    let (parts, jobs) = channel();
+    let (finished, done) = channel();
+    let shared = Arc::new(Shared { path, file, direct: false, busy });
+    let worker = shared.clone();
+    let thread = std::thread::spawn(move || worker.work(&Mutex::new(jobs), &finished));
+    drop(std::mem::replace(&mut reader, Reader { shared, parts: Some(parts), done, threads: vec![thread] }));
+    let text = failure(&reader, piece(0, &content, 8192, 5000));
+    assert!(text.contains("experts.bin") && text.contains("5000 bytes at byte 8192 failed"), "{text}");
+}
