@@ -22,10 +22,21 @@ install() {
         missing "can not be installed: $* ($work/install.log)"
 }
 
+# Whether /usr/bin has a compiler and its lints, no older than Cargo.toml wants.
+recent_compiler() {
+    [ -x /usr/bin/rustc ] && [ -x /usr/bin/clippy-driver ] || return
+    local wanted found
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    found=$(/usr/bin/rustc --version | cut -d " " -f 2)
+    [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ]
+}
+
 # Debian's compiler, and beside it its standard library for the target: unpacked into a folder of ours, so that the
 # system's own packages stay as they are.
 debian_compiler() {
-    [ -x /usr/bin/rustc ] && [ -x /usr/bin/clippy-driver ] || install rustc-web rust-web-clippy
+    # Lists of packages may be of a day when the compiler was older.
+    recent_compiler || { apt-get update >"$work/install.log" 2>&1 && install rustc-web rust-web-clippy; }
+    recent_compiler || missing "the system's compiler is older than the project's"
     export RUSTC=/usr/bin/rustc
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="--sysroot $work/sysroot"
     local version lists=$work/lists arm

@@ -90,8 +90,8 @@ unsafe fn sum_group<const C: u8, const L: usize, const R: usize>(
     x: [*const i32; R],
 ) -> [[__m256i; 2]; R] {
     let mut total = [[_mm256_setzero_si256(); 2]; R];
-    let (ones, part) = (_mm256_set1_epi16(1), if C == U8 { 8 } else { 4 });
-    // 32 K at a time.
+    let (ones, part) = (_mm256_set1_epi16(1), if C == U8 { 8.min(L) } else { 4 });
+    // 32 K at a time, or the 16 of a smaller group.
     for from in (0..L).step_by(part) {
         let mut low = [[_mm256_setzero_si256(); 2]; R];
         let mut high = low;

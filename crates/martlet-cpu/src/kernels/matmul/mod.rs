@@ -95,6 +95,9 @@ macro_rules! for_scheme {
             (Codes::U8, 32, Scales::Bf16Pair) => Some($rows::<U8, BF16, 8> as _),
             (Codes::U8, 32, Scales::F16Pair) => Some($rows::<U8, F16, 8> as _),
             (Codes::U8, 32, Scales::F32Pair) => Some($rows::<U8, F32, 8> as _),
+            (Codes::U8, 16, Scales::Bf16Pair) => Some($rows::<U8, BF16, 4> as _),
+            (Codes::U8, 16, Scales::F16Pair) => Some($rows::<U8, F16, 4> as _),
+            (Codes::U8, 16, Scales::F32Pair) => Some($rows::<U8, F32, 4> as _),
             _ => None,
         }
     };
