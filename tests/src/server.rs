@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub fn session(sequences: usize) -> Arc<Session> {
     let options = martlet_session::Options {
         sequences,
-        prefill_chunk: 64,
+        prefill_chunk: Some(64),
         context: Some(8192),
         memory: Some(1 << 30),
         ..martlet_session::Options::default()

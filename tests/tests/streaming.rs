@@ -122,6 +122,10 @@ fn engines_answer_the_same_while_slots_come_and_go() {
     }
 }
 
+fn cut(path: &Path, bytes: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
 /// What the next step of a fresh sequence gives: the bits of its logits, or the error.
 fn step(runner: &mut Runner<Cpu>) -> Result<Vec<u32>, String> {
     let mut seq = runner.open().unwrap();
@@ -149,7 +153,7 @@ fn damaged_files_fail_the_step_and_no_later_one() {
     told(step(&mut runner).unwrap_err(), "xxh3");
     std::fs::write(&path, &good).unwrap();
     assert!(step(&mut runner).unwrap() == expected, "after a flipped bit");
-    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(good.len() as u64 / 3).unwrap();
+    cut(&path, good.len() as u64 / 3);
     told(step(&mut runner).unwrap_err(), "ends at byte");
     std::fs::write(&path, &good).unwrap();
     assert!(step(&mut runner).unwrap() == expected, "after a cut file");
@@ -169,7 +173,7 @@ fn a_request_fails_and_the_engine_goes_on() {
     let engine = Engine::start(cpu, model, Box::new(experts), engines::plain()).unwrap();
     let request = engines::request(&[START, 5, 6, 7], engines::greedy(), 8);
     let expected = engines::run(&engine, request.clone()).0;
-    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(16384).unwrap();
+    cut(&path, 16384);
     let handle = engine.submit(request.clone()).unwrap();
     let error = loop {
         match handle.next() {

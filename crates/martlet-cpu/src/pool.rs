@@ -167,8 +167,7 @@ pub struct Columns<'a> {
 impl Columns<'_> {
     /// The columns of one of the rows, the first of them being row 0.
     pub fn row(&mut self, row: usize) -> &mut [f32] {
-        assert!(row < self.rows.len(), "row {row} of {}", self.rows.len());
-        let at = (self.rows.start + row) * self.width + self.columns.start;
+        let at = self.place(row);
         // SAFETY: these values are this one's alone (its maker saw to that), and the borrow of `self` keeps the slice
         // the only one.
         unsafe { self.all.slice(at, self.columns.len()) }
@@ -176,10 +175,13 @@ impl Columns<'_> {
 
     /// The same, to read.
     pub fn get(&self, row: usize) -> &[f32] {
-        assert!(row < self.rows.len(), "row {row} of {}", self.rows.len());
-        let at = (self.rows.start + row) * self.width + self.columns.start;
         // SAFETY: as in `row`; nobody writes while `self` is borrowed.
-        unsafe { self.all.slice(at, self.columns.len()) }
+        unsafe { self.all.slice(self.place(row), self.columns.len()) }
+    }
+
+    fn place(&self, row: usize) -> usize {
+        assert!(row < self.rows.len(), "row {row} of {}", self.rows.len());
+        (self.rows.start + row) * self.width + self.columns.start
     }
 }
 

@@ -17,7 +17,7 @@ pub struct Model {
     pub resident: u64,
     /// Memory with its experts on the disk, in bytes, where it has some; an estimate.
     pub streaming: Option<u64>,
-    /// As its authors call it; `None` where the repository's page must be asked.
+    /// As a public page gives it; `None` where none was seen, and the repository's own must be asked.
     pub licence: Option<&'static str>,
     /// Of those that fit, a machine gets the one with the highest rank. 0: only by name.
     pub rank: u32,
@@ -54,7 +54,7 @@ const APACHE: Option<&str> = Some("Apache-2.0");
 /// A model in 4 bits: weights of so many tenths of a GB, all in memory.
 const fn dense(name: &'static str, repository: &'static str, tenths: u64, rank: u32) -> Model {
     let resident = gb(tenths) + (1 << 30);
-    Model { name, repository, download: Estimate(gb(tenths)), resident, streaming: None, licence: APACHE, rank }
+    Model { name, repository, download: Estimate(gb(tenths)), resident, streaming: None, licence: None, rank }
 }
 
 /// The same with experts, of which a cache of some is enough.
@@ -63,7 +63,7 @@ const fn sparse(name: &'static str, repository: &'static str, download: Size, st
         Published(bytes) | Estimate(bytes) => bytes,
     };
     let resident = bytes + (1 << 30);
-    Model { name, repository, download, resident, streaming: Some(streaming), licence: APACHE, rank }
+    Model { name, repository, download, resident, streaming: Some(streaming), licence: None, rank }
 }
 
 const GIB: u64 = 1 << 30;
@@ -75,12 +75,18 @@ pub const MODELS: [Model; 12] = [
     dense("qwen3.5-9b", "mlx-community/Qwen3.5-9B-MLX-4bit", 60, 4),
     dense("qwen3.5-27b", "mlx-community/Qwen3.5-27B-4bit", 161, 0),
     dense("qwen3.6-27b", "mlx-community/Qwen3.6-27B-4bit", 161, 5),
-    Model { licence: None, ..dense("qwen3.8-27b", "mlx-community/Qwen3.8-27B-4bit", 161, 0) },
+    dense("qwen3.8-27b", "mlx-community/Qwen3.8-27B-4bit", 161, 0),
     sparse("qwen3.5-35b-a3b", "mlx-community/Qwen3.5-35B-A3B-4bit", Estimate(gb(204)), 4 * GIB, 0),
     // 3 of its 35 billion weights work on a token, so it goes before 27B where it fits.
-    sparse("qwen3.6-35b-a3b", "mlx-community/Qwen3.6-35B-A3B-4bit", Published(gb(204)), 4 * GIB, 6),
+    Model {
+        licence: APACHE,
+        ..sparse("qwen3.6-35b-a3b", "mlx-community/Qwen3.6-35B-A3B-4bit", Published(gb(204)), 4 * GIB, 6)
+    },
     sparse("qwen3-next-80b-a3b", "mlx-community/Qwen3-Next-80B-A3B-Instruct-4bit", Published(gb(448)), 8 * GIB, 0),
-    sparse("qwen3-coder-next", "mlx-community/Qwen3-Coder-Next-4bit", Published(gb(448)), 8 * GIB, 0),
+    Model {
+        licence: APACHE,
+        ..sparse("qwen3-coder-next", "mlx-community/Qwen3-Coder-Next-4bit", Published(gb(448)), 8 * GIB, 0)
+    },
     sparse("qwen3.5-122b-a10b", "mlx-community/Qwen3.5-122B-A10B-4bit", Estimate(gb(690)), 12 * GIB, 7),
 ];
 

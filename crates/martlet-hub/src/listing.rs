@@ -3,6 +3,7 @@
 use crate::digest::Digest;
 use crate::error::HubError;
 use crate::http::{Client, encoded};
+use martlet_weights::index;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use ureq::http::HeaderMap;
@@ -67,8 +68,7 @@ pub(crate) fn is_commit(text: &str) -> bool {
 
 /// Whether a name from the network can be a file in a folder of ours, and in nobody else's.
 pub(crate) fn plain_name(name: &str) -> bool {
-    let harmless = |c: char| !c.is_control() && !"/\\:".contains(c);
-    !name.is_empty() && name.len() <= 200 && !name.starts_with('.') && name.chars().all(harmless)
+    index::plain_name(name) && name.len() <= 200 && !name.starts_with('.') && !name.contains(char::is_control)
 }
 
 pub(crate) fn snapshot(client: &Client, repository: &str, revision: &str) -> Result<Snapshot, HubError> {

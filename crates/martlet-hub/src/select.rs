@@ -2,6 +2,7 @@
 
 use crate::error::HubError;
 use crate::listing::{RemoteFile, Snapshot, plain_name};
+use martlet_weights::gguf;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -100,19 +101,12 @@ fn parts(snapshot: &Snapshot, name: &str) -> Result<Vec<RemoteFile>, HubError> {
     let Some(first) = snapshot.file(name).filter(|f| f.name.ends_with(".gguf")) else {
         return Err(wrong(snapshot, format!("has no \"{name}\"; it has {}", ggufs(snapshot))));
     };
-    let Some((stem, count)) = numbered(name) else { return Ok(vec![first.clone()]) };
-    let part = |i: u32| {
-        let name = format!("{stem}-{i:05}-of-{count:05}.gguf");
+    let Some((stem, _, count)) = gguf::part(name) else { return Ok(vec![first.clone()]) };
+    let part = |i: u64| {
+        let name = gguf::part_name(stem, i, count);
         snapshot.file(&name).cloned().ok_or_else(|| wrong(snapshot, format!("does not have the part {name}")))
     };
     (1..=count).map(part).collect()
-}
-
-fn numbered(name: &str) -> Option<(&str, u32)> {
-    let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
-    let (stem, number) = rest.rsplit_once('-')?;
-    let count = count.parse().ok().filter(|n| (1..=999).contains(n))?;
-    number.parse::<u32>().ok().map(|_| (stem, count))
 }
 
 fn ggufs(snapshot: &Snapshot) -> String {

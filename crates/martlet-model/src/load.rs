@@ -54,17 +54,16 @@ impl<D: Device> Model<D> {
         Ok(Self::load_parts(d, checkpoint, spec, false, progress)?.0)
     }
 
-    /// The model, and the experts of each layer if `experts` asks for them.
+    /// The model, and with `all` the experts of each layer.
     fn load_parts(
         d: &D,
         checkpoint: &Checkpoint,
         spec: ModelSpec,
-        experts: bool,
+        all: bool,
         progress: Progress<'_>,
     ) -> Result<(Model<D>, Stacks<D>), ModelError> {
         let has_mtp = checkpoint.has("mtp.fc.weight");
         let total = expected_tensors(&spec, has_mtp).len();
-        let all = experts;
         let mut loader =
             Loader { d, checkpoint, hidden: spec.hidden, all, experts: Vec::new(), done: 0, total, progress };
         let embed = loader.matrix("embed_tokens.weight", false)?;

@@ -77,7 +77,7 @@ fn streaming<D: Device>(
     weights: u64,
     options: &Options,
 ) -> Result<Plan, OpenError> {
-    /// Prompt tokens of a step where nothing else is asked for: each step reads nearly all experts once.
+    /// Prompt tokens of a step where nothing else is asked for.
     const CHUNK: usize = 2048;
     if options.load == Load::Copy {
         return Err(OpenError::CopiedAndStreamed);
@@ -86,9 +86,7 @@ fn streaming<D: Device>(
     let slot = slot_bytes(checkpoint).ok_or(StreamError::NoPack)?;
     let expert = |s: &pack::Stack| s.gate.bytes + s.up.bytes + s.down.bytes;
     let experts: u64 = stacks.iter().map(|s| s.xxh3.len() as u64 * expert(s)).sum();
-    let asked = options.prefill_chunk;
-    let chunk = if asked == Options::default().prefill_chunk { CHUNK } else { asked };
-    let options = Options { prefill_chunk: chunk, ..options.clone() };
+    let options = Options { prefill_chunk: options.prefill_chunk.or(Some(CHUNK)), ..options.clone() };
     let memory = options.memory.or(free_memory().map(share));
     let plan = plan(d, spec, drafts, weights.saturating_sub(experts), memory, &options)?;
     let rest = plan.pool.unwrap_or(u64::MAX);

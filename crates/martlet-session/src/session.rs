@@ -40,8 +40,8 @@ pub struct Options {
     /// Sequences at a time.
     pub sequences: usize,
     /// Most prompt tokens of one step; less where memory is short. It never changes a result: larger is faster, smaller
-    /// is stopped sooner.
-    pub prefill_chunk: usize,
+    /// is stopped sooner. `None`: 256, or 2048 where experts are read from disk, since each step reads nearly all once.
+    pub prefill_chunk: Option<usize>,
     /// How keys and values are kept; `None`: F32 on the reference device, else F16.
     pub kv: Option<KvScheme>,
     /// Keep states of prompts and answers in memory, so that a prompt that begins like an earlier one is computed only
@@ -69,7 +69,7 @@ impl Default for Options {
             isa: None,
             context: None,
             sequences: 1,
-            prefill_chunk: 256,
+            prefill_chunk: None,
             kv: None,
             prefix_cache: true,
             disk: None,
@@ -85,7 +85,7 @@ pub(crate) fn engine_options(options: &Options) -> EngineOptions {
     EngineOptions {
         context: options.context,
         sequences: options.sequences,
-        prefill_chunk: options.prefill_chunk,
+        prefill_chunk: options.prefill_chunk.unwrap_or(256),
         kv: options.kv.unwrap_or(options.device.default_kv()),
         free_memory: Some(Arc::new(|| martlet_io::memory::memory().map(|m| (m.free, m.total)))),
         prefix_cache: options.prefix_cache,
@@ -212,9 +212,18 @@ impl Session {
 
     /// Lets everything take at most `bytes` bytes from now on, as [`Options::memory`] does at the start; for callers who
     /// learn that memory is short. It takes effect after the step in flight: kept states go first, then turns wait. The
-    /// weights stay. `u64::MAX`: as much as at the start. Texts never change.
+    /// weights stay, but for experts that are read from disk. `u64::MAX`: as much as at the start. Texts never change.
     pub fn set_memory(&self, bytes: u64) {
-        self.engine.set_memory(if bytes == u64::MAX { bytes } else { bytes.saturating_sub(self.plan.fixed()) });
+        let Some(streaming) = &self.streaming else {
+            let pool = if bytes == u64::MAX { bytes } else { bytes.saturating_sub(self.plan.fixed()) };
+            return self.engine.set_memory(pool);
+        };
+        // Slots and pool share what is left as they did at the start.
+        let (slots, pool) = (self.plan.experts, self.plan.pool.unwrap_or(u64::MAX));
+        let left = bytes.saturating_sub(self.plan.fixed() - slots);
+        let part = (u128::from(left) * u128::from(slots) / (u128::from(slots) + u128::from(pool)).max(1)) as u64;
+        streaming.set_bytes(part);
+        self.engine.set_memory(if bytes == u64::MAX { bytes } else { left - part });
     }
 
     /// Tokenizer and template; `None` when the checkpoint has no tokenizer.

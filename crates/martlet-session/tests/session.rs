@@ -14,7 +14,7 @@ fn session() -> &'static Session {
     SESSION.get_or_init(|| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/fledgling");
         let mut seen = Vec::new();
-        let options = Options { context: Some(1024), prefill_chunk: 16, ..Options::default() };
+        let options = Options { context: Some(1024), prefill_chunk: Some(16), ..Options::default() };
         let session = Session::open(&ModelSource::Path(path), &options, &mut |done, total| seen.push((done, total)));
         assert!(seen.is_sorted() && seen.last().is_some_and(|(done, total)| done == total), "{seen:?}");
         session.unwrap()
@@ -170,7 +170,7 @@ fn the_reference_device_takes_no_more_than_it_needs() {
 
 #[test]
 fn less_memory_and_an_empty_cache_never_change_a_text() {
-    let options = Options { context: Some(512), prefill_chunk: 32, ..Options::default() };
+    let options = Options { context: Some(512), prefill_chunk: Some(32), ..Options::default() };
     let session = Session::open(&source("models/fledgling"), &options, &mut |_, _| {}).unwrap();
     let turn = || session.start(&ask("Write in upper case: vevivo", true), &greedy()).unwrap().answer().unwrap();
     let (first, again) = (turn(), turn());
@@ -186,6 +186,29 @@ fn less_memory_and_an_empty_cache_never_change_a_text() {
     assert_eq!([&first, &again].map(|a| &a.text), [&last.text; 2]);
     let stats = session.stats();
     assert!(stats.finished >= 3 && stats.cached_tokens > 0 && stats.failed == 1, "{stats:?}");
+}
+
+/// Slots for experts give way with the rest, and come back.
+#[test]
+fn less_memory_for_experts_from_disk_never_changes_a_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pack");
+    let (spec, _, mut checkpoint) = source("models/fledgling").check().unwrap();
+    let expected = martlet_model::expected_tensors(&spec, checkpoint.has("mtp.fc.weight"));
+    martlet_weights::pack::pack(&mut checkpoint, &expected, &path, None, &mut |_, _| {}).unwrap();
+    let options = Options { memory: Some(40 << 20), context: Some(512), ..Options::default() };
+    let session = Session::open(&ModelSource::Path(path), &options, &mut |_, _| {}).unwrap();
+    let ask = |text: &str| session.start(&ask(text, false), &greedy()).unwrap().answer().unwrap().text;
+    let expected = ask("Write in upper case: vevivo");
+    assert_eq!(expected, answer(&self::ask("Write in upper case: vevivo", false), &greedy()).text);
+    let slots = || session.stream_stats().unwrap().slots;
+    let all = slots();
+    session.set_memory(session.plan().fixed());
+    assert_eq!(ask("Write in upper case: vevivo"), expected);
+    let fewer = slots();
+    session.set_memory(u64::MAX);
+    assert_eq!(ask("Write in upper case: vevivo"), expected);
+    assert!(fewer < all && slots() == all, "{all}, {fewer}, {}", slots());
 }
 
 #[test]

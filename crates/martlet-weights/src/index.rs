@@ -72,7 +72,7 @@ pub fn parse(bytes: &[u8], limits: &Limits) -> Result<BTreeMap<String, String>, 
 }
 
 /// Whether `name` is one file name, on every system: no separator, no drive, not "." or "..".
-pub(crate) fn plain_name(name: &str) -> bool {
+pub fn plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && !name.contains(['/', '\\', ':', '\0'])
 }

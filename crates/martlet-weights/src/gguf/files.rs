@@ -24,11 +24,16 @@ pub(crate) fn is_gguf(name: &str) -> bool {
 }
 
 /// Stem, number and count of a part's name.
-fn part(name: &str) -> Option<(&str, u64, u64)> {
+pub fn part(name: &str) -> Option<(&str, u64, u64)> {
     let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;
     let digits = |s: &str| (s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit())).then(|| s.parse().ok()).flatten();
     Some((stem, digits(number)?, digits(count)?))
+}
+
+/// The name of a part: the reverse of [`part`].
+pub fn part_name(stem: &str, number: u64, count: u64) -> String {
+    format!("{stem}-{number:05}-of-{count:05}.gguf")
 }
 
 /// The GGUF model of a folder without safetensors files: its name, or that of its first part. `None` when there is
@@ -68,7 +73,7 @@ impl Files {
                 return Err(error(format!("is part {number}: give {stem}-00001-of-{count:05}.gguf instead")));
             }
             for number in 2..=count {
-                let name = format!("{stem}-{number:05}-of-{count:05}.gguf");
+                let name = part_name(stem, number, count);
                 if !folder.has(&name) {
                     return Err(error(format!("is the first of {count} parts, but {name} is missing beside it")));
                 }

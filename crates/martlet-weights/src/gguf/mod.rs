@@ -13,6 +13,7 @@ mod reader;
 mod repack;
 mod text;
 
+pub use files::{part, part_name};
 pub use metadata::{Metadata, Value};
 pub use reader::{GgufError, Header, TensorInfo, TensorType, read};
 
