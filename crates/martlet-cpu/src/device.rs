@@ -11,7 +11,7 @@ use crate::kernels::{attention, route};
 use crate::kv::Kv;
 use crate::pool::Pool;
 use crate::products::{self, Experts, Scratch};
-use crate::tiles::{Weights, allocate};
+use crate::tiles::{Memory, Weights, allocate};
 use martlet_device::sampling::{SampleRow, Sampled, sample_with};
 use martlet_device::{
     AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, RouteSpec, Routes, Rows,
@@ -33,6 +33,7 @@ pub struct CpuOptions {
 /// The CPU device.
 pub struct Cpu {
     copy: bool,
+    memory: Memory,
     pool: Pool,
     kernels: KernelSet,
     scratch: Scratch,
@@ -76,7 +77,7 @@ impl Cpu {
         let pool = Pool::new(threads).map_err(|e| failed(format!("to start {threads} threads: {e}")))?;
         let (scratch, route_scratch) = (Scratch::default(), route::Scratch::default());
         let (kernels, attention) = (KernelSet::new(isa), Attention::default());
-        Ok(Cpu { copy: false, pool, kernels, scratch, route_scratch, attention })
+        Ok(Cpu { copy: false, memory: Memory::default(), pool, kernels, scratch, route_scratch, attention })
     }
 
     /// With `copy`, weights that a mapped file holds in tiles are copied into memory (in huge pages where the system has
@@ -122,11 +123,11 @@ impl Device for Cpu {
 
     /// Neither threads nor instruction set are part of it: they change nothing.
     fn arithmetic_id(&self) -> String {
-        format!("cpu r2 q8 gdn{BORDER} attn{}", attention::BLOCK)
+        format!("cpu r3 q8 gdn{BORDER} attn{}", attention::BLOCK)
     }
 
     fn matrix(&self, m: &Stored<'_>, exact: bool) -> Result<Matrix, DeviceError> {
-        Ok(Matrix(Weights::load(m, exact, self.copy, &self.pool)?))
+        Ok(Matrix(Weights::load(m, exact, self.copy, &self.memory, &self.pool)?))
     }
 
     fn vector(&self, values: &[f32]) -> Result<Vector, DeviceError> {
@@ -145,7 +146,7 @@ impl Device for Cpu {
         up: &Stored<'_>,
         down: &Stored<'_>,
     ) -> Result<(), DeviceError> {
-        experts.load(&self.pool, self.copy, slot, [gate, up, down])
+        experts.load(&self.pool, (&self.memory, self.copy), slot, [gate, up, down])
     }
 
     fn unload_expert(&mut self, experts: &mut Experts, slot: usize) {

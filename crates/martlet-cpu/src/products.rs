@@ -7,7 +7,7 @@ use crate::kernel_set::KernelSet;
 use crate::kernels::matmul::{Input, Product};
 use crate::lanes::LANES;
 use crate::pool::{Columns, Pool};
-use crate::tiles::{Kind, Scales, TILE_K, Weights};
+use crate::tiles::{Kind, Memory, Scales, TILE_K, Weights};
 use martlet_device::{DeviceError, ExpertShape, NO_SLOT};
 use martlet_tensor::Matrix;
 use std::ops::Range;
@@ -203,7 +203,7 @@ impl Experts {
     pub(crate) fn load(
         &mut self,
         pool: &Pool,
-        copy: bool,
+        (memory, copy): (&Memory, bool),
         slot: usize,
         [gate, up, down]: [&Matrix<'_>; 3],
     ) -> Result<(), DeviceError> {
@@ -219,7 +219,7 @@ impl Experts {
         let Some(place) = self.slots.get_mut(slot) else {
             return Err(failed(format!("load an expert into slot {slot} of {slots}")));
         };
-        let load = |m| Weights::load(m, false, copy, pool);
+        let load = |m| Weights::load(m, false, copy, memory, pool);
         *place = Some(Expert { gate: load(gate)?, up: load(up)?, down: load(down)? });
         Ok(())
     }

@@ -8,6 +8,7 @@ use martlet_device::DeviceError;
 use martlet_io::Arena;
 use martlet_tensor::{Matrix, Shared};
 use std::ops::Deref;
+use std::sync::{Mutex, PoisonError};
 
 pub use martlet_tensor::tiles::{Codes, Kind, LINE, Scales, TILE_K};
 use martlet_tensor::tiles::{Layout, Tiles};
@@ -56,20 +57,44 @@ pub fn allocate<T: Copy>(what: &'static str, len: usize, value: T) -> Result<Vec
     Ok(vec![value; len])
 }
 
-fn arena(bytes: usize) -> Result<Arena, DeviceError> {
-    Arena::new(bytes).map_err(|_| DeviceError::Memory { device: crate::NAME, what: "weights", bytes })
+/// Where weights get their memory: regions of many matrices, so that nearly all of it lies in huge pages. An expert alone
+/// is smaller than such a page.
+#[derive(Default)]
+pub struct Memory {
+    /// What is left of the newest region.
+    rest: Mutex<Option<Arena>>,
+}
+
+impl Memory {
+    const REGION: usize = 64 << 20;
+
+    /// `bytes` zeros, at a multiple of [`LINE`].
+    fn take(&self, bytes: usize) -> Result<Arena, DeviceError> {
+        let new =
+            |size| Arena::new(size).map_err(|_| DeviceError::Memory { device: crate::NAME, what: "weights", bytes });
+        if bytes > Self::REGION / 2 {
+            return new(bytes);
+        }
+        let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = bytes.next_multiple_of(LINE);
+        let region = match rest.take() {
+            Some(region) if region.len() >= each => region,
+            _ => new(Self::REGION)?,
+        };
+        Ok(rest.insert(region).split_to(each))
+    }
 }
 
 impl Weights {
     /// Takes `m`, on all threads: packs it, or uses the tiles in which it lies already, without a copy unless `copy` asks
     /// for one. With `exact` the weights become plain floats, so that activations stay f32 too.
-    pub fn load(m: &Matrix<'_>, exact: bool, copy: bool, pool: &Pool) -> Result<Weights, DeviceError> {
+    pub fn load(m: &Matrix<'_>, exact: bool, copy: bool, memory: &Memory, pool: &Pool) -> Result<Weights, DeviceError> {
         let no_memory = DeviceError::Memory { device: crate::NAME, what: "weights", bytes: usize::MAX };
         let layout = Layout::new(m.scheme(), exact, m.rows(), m.cols()).ok_or(no_memory)?;
         let (bytes, factors) = match m.tiles() {
-            Some(tiles) => stored(tiles, layout, copy, pool)?,
+            Some(tiles) => stored(tiles, layout, copy, memory, pool)?,
             None => {
-                let mut bytes = arena(layout.tile_bytes())?;
+                let mut bytes = memory.take(layout.tile_bytes())?;
                 pool.chunks(&mut bytes, layout.strip_bytes(), LANES * m.cols(), |i, strip| layout.pack(m, i, strip));
                 (Bytes::Owned(bytes), layout.pack_factors(m))
             }
@@ -129,7 +154,13 @@ impl Weights {
 }
 
 /// The strips and factors of a matrix that lies in tiles.
-fn stored(tiles: &[Tiles], layout: Layout, copy: bool, pool: &Pool) -> Result<(Bytes, Vec<f32>), DeviceError> {
+fn stored(
+    tiles: &[Tiles],
+    layout: Layout,
+    copy: bool,
+    memory: &Memory,
+    pool: &Pool,
+) -> Result<(Bytes, Vec<f32>), DeviceError> {
     let [tiles] = tiles else {
         let text = format!("use a matrix of {} rows that lies in {} parts", layout.rows, tiles.len());
         return Err(crate::buffer::unsupported(text));
@@ -142,7 +173,7 @@ fn stored(tiles: &[Tiles], layout: Layout, copy: bool, pool: &Pool) -> Result<(B
     if !copy && strips.as_ptr().align_offset(LINE) == 0 {
         return Ok((Bytes::Shared(strips.clone()), tiles.factors()));
     }
-    let mut bytes = arena(strips.len())?;
+    let mut bytes = memory.take(strips.len())?;
     let strip = layout.strip_bytes();
     pool.chunks(&mut bytes, strip, strip, |i, to| to.copy_from_slice(&strips[i * strip..(i + 1) * strip]));
     Ok((Bytes::Owned(bytes), tiles.factors()))
@@ -202,18 +233,22 @@ pub mod tests {
             let tiled = Matrix::tiled(m.scheme(), Tiles::new(w.layout, &bytes).unwrap());
             assert!(tiled.dequantise().iter().zip(m.dequantise()).all(|(a, b)| a.to_bits() == b.to_bits()));
             for copy in [false, true] {
-                let again = Weights::load(&tiled, exact, copy, pool).unwrap();
+                let again = Weights::load(&tiled, exact, copy, &Memory::default(), pool).unwrap();
                 assert!(again.bytes[..] == w.bytes[..] && again.factors == w.factors);
                 assert_eq!(matches!(again.bytes, Bytes::Shared(_)), !copy && shift == 0);
             }
             let dense = matches!(m.scheme(), martlet_tensor::Scheme::Dense(_));
-            assert_eq!(Weights::load(&tiled, !exact, false, pool).is_ok(), dense, "tiles of the other kind");
+            assert_eq!(
+                Weights::load(&tiled, !exact, false, &Memory::default(), pool).is_ok(),
+                dense,
+                "tiles of the other kind"
+            );
         }
     }
 
     #[test]
     fn packed_weights_are_the_stored_ones() {
-        let pool = Pool::new(2).unwrap();
+        let (pool, memory) = (Pool::new(2).unwrap(), Memory::default());
         for scheme in every_scheme() {
             for (rows, cols) in [(1, 128), (16, 128), (37, 384), (5, 64), (130, 320), (3, 160), (18, 96)] {
                 if !scheme.fits(cols) {
@@ -222,7 +257,7 @@ pub mod tests {
                 let stored = random_matrix(&mut Random::new(cols as u64), scheme, rows, cols);
                 let want = stored.view().dequantise();
                 for exact in [false, true] {
-                    let w = Weights::load(&stored.view(), exact, false, &pool).unwrap();
+                    let w = Weights::load(&stored.view(), exact, false, &memory, &pool).unwrap();
                     for (i, want) in want.iter().enumerate() {
                         let got = w.value(i / cols, i % cols);
                         assert_eq!(got.to_bits(), want.to_bits(), "{scheme} {rows}x{cols} at {i}: {got} {want}");

@@ -2,10 +2,12 @@
 //!
 //! Weights are read from one end to the other for every token. With pages of 4 KiB the processor looks up an address,
 //! and stops fetching ahead, every 64 lines; with pages of 2 MiB that costs nothing that can be measured.
+#![allow(unsafe_code)]
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapRaw};
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// Bytes of a huge page on the machines that have them.
 const HUGE: usize = 2 << 20;
@@ -13,7 +15,8 @@ const HUGE: usize = 2 << 20;
 /// A fixed number of bytes, at an address that is a multiple of 4096, zero at first.
 #[derive(Debug)]
 pub struct Arena {
-    map: MmapMut,
+    /// Shared with the arenas that were split off. No byte of it belongs to two.
+    map: Arc<MmapRaw>,
     start: usize,
     len: usize,
 }
@@ -24,19 +27,26 @@ impl Arena {
         let spare = if len >= HUGE { HUGE } else { 0 };
         let map = MmapMut::map_anon(len.saturating_add(spare).max(1))?;
         let start = if spare == 0 { 0 } else { map.as_ptr().align_offset(HUGE).min(spare) };
-        let arena = Arena { map, start, len };
-        arena.ask_for_huge_pages();
-        Ok(arena)
+        ask_for_huge_pages(&map, start, len);
+        Ok(Arena { map: Arc::new(MmapRaw::from(map)), start, len })
     }
 
-    /// For the whole ones only: a huge page that is used in part would cost memory. It is a wish, so a refusal is no
-    /// error.
-    fn ask_for_huge_pages(&self) {
-        #[cfg(target_os = "linux")]
-        if self.len >= HUGE {
-            let whole = self.len / HUGE * HUGE;
-            let _ = self.map.advise_range(memmap2::Advice::HugePage, self.start, whole);
-        }
+    /// Takes the first `len` bytes off, which keep their address; the rest begins behind them. The memory goes back to the
+    /// system when both are dropped. Panics where there are fewer.
+    pub fn split_to(&mut self, len: usize) -> Arena {
+        assert!(len <= self.len, "{len} bytes of an arena of {}", self.len);
+        let first = Arena { map: self.map.clone(), start: self.start, len };
+        (self.start, self.len) = (self.start + len, self.len - len);
+        first
+    }
+}
+
+/// For the whole ones only: a huge page that is used in part would cost memory. It is a wish, so a refusal is no error.
+#[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
+fn ask_for_huge_pages(map: &MmapMut, start: usize, len: usize) {
+    #[cfg(target_os = "linux")]
+    if len >= HUGE {
+        let _ = map.advise_range(memmap2::Advice::HugePage, start, len / HUGE * HUGE);
     }
 }
 
@@ -45,13 +55,16 @@ impl Deref for Arena {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        &self.map[self.start..self.start + self.len]
+        // SAFETY: the bytes lie in the mapping, which this arena holds; they are its own, so nobody writes them.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.start), self.len) }
     }
 }
 
 impl DerefMut for Arena {
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.map[self.start..self.start + self.len]
+        // SAFETY: as above; the borrow of `self` keeps the slice the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(self.start), self.len) }
     }
 }
 
@@ -70,5 +83,22 @@ mod tests {
             assert!(len < HUGE || arena.as_ptr().align_offset(HUGE) == 0);
         }
         assert!(Arena::new(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn parts_are_apart_and_outlive_each_other() {
+        let mut rest = Arena::new(3 * HUGE).unwrap();
+        let at = rest.as_ptr();
+        let (mut a, mut b) = (rest.split_to(100), rest.split_to(HUGE));
+        assert_eq!((a.as_ptr(), b.as_ptr(), rest.len()), (at, at.wrapping_add(100), 2 * HUGE - 100));
+        a.fill(1);
+        b.fill(2);
+        rest.fill(3);
+        drop(a);
+        assert!(b.iter().all(|v| *v == 2) && rest.iter().all(|v| *v == 3));
+        drop(rest);
+        assert!(b.iter().all(|v| *v == 2));
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| b.split_to(HUGE + 1)));
+        assert!(refused.is_err());
     }
 }

@@ -6,7 +6,7 @@ use crate::kernel_set::KernelSet;
 use crate::lanes::LANES;
 use crate::pool::Pool;
 use crate::testing::{Random, every_scheme, random_matrix};
-use crate::tiles::Weights;
+use crate::tiles::{Memory, Weights};
 use martlet_tensor::{Matrix, Part, Scheme};
 
 /// Every scheme, on shapes below, at and above tiles and slices, on every instruction set, one row and several:
@@ -20,7 +20,8 @@ fn every_isa_gives_the_bits_of_scalar() {
                 continue;
             }
             let mut r = Random::new((n * k) as u64);
-            let w = Weights::load(&random_matrix(&mut r, scheme, n, k).view(), false, false, &pool).unwrap();
+            let w = Weights::load(&random_matrix(&mut r, scheme, n, k).view(), false, false, &Memory::default(), &pool)
+                .unwrap();
             let rows = 53;
             let x = r.vec(rows * k);
             check_every_isa(&w, &x, &format!("{scheme} {n}x{k}"));
@@ -94,7 +95,10 @@ fn products_are_close_to_the_true_ones() {
         let (n, k) = (4, 512);
         let mut r = Random::new(9);
         let stored = random_matrix(&mut r, scheme, n, k);
-        let (w, true_w) = (Weights::load(&stored.view(), false, false, &pool).unwrap(), stored.view().dequantise());
+        let (w, true_w) = (
+            Weights::load(&stored.view(), false, false, &Memory::default(), &pool).unwrap(),
+            stored.view().dequantise(),
+        );
         let x = r.vec(k);
         for o in 0..n {
             let row = &true_w[o * k..(o + 1) * k];
@@ -113,7 +117,8 @@ fn activations_that_are_not_finite_do_not_panic() {
     let pool = Pool::new(1).unwrap();
     for scheme in every_scheme() {
         let mut r = Random::new(1);
-        let w = Weights::load(&random_matrix(&mut r, scheme, 16, 128).view(), false, false, &pool).unwrap();
+        let w = Weights::load(&random_matrix(&mut r, scheme, 16, 128).view(), false, false, &Memory::default(), &pool)
+            .unwrap();
         for bad in [f32::NAN, f32::INFINITY] {
             let mut x = vec![1.0; 128];
             x[3] = bad;
@@ -131,7 +136,7 @@ fn the_largest_sums_are_exact() {
         let codes = vec![0xff; n * scheme.code_bytes(k)];
         let scales = 0x3c00u16.to_le_bytes().repeat(n * scheme.scale_bytes(k) / 2);
         let stored = Matrix::new(scheme, k, vec![Part::new(n, &codes, &scales, &scales)]).unwrap();
-        let w = Weights::load(&stored, false, false, &pool).unwrap();
+        let w = Weights::load(&stored, false, false, &Memory::default(), &pool).unwrap();
         let x: Vec<f32> = (0..53 * k).map(|i| if i / k % 2 == 0 { 1.0 } else { -1.0 }).collect();
         check_every_isa(&w, &x, &scheme.to_string());
     }
