@@ -4,10 +4,11 @@
 
 use crate::lanes::LANES;
 use crate::pool::Pool;
-use martlet_device::DeviceError;
+use martlet_device::{DeviceError, MatrixSpec};
 use martlet_io::Arena;
-use martlet_tensor::{Matrix, Shared};
+use martlet_tensor::{Matrix, Scheme, Shared};
 use std::ops::Deref;
+use std::sync::Arc;
 
 pub use martlet_tensor::tiles::{Codes, Kind, LINE, Scales, TILE_K};
 use martlet_tensor::tiles::{Layout, Tiles};
@@ -21,6 +22,7 @@ pub struct Weights {
     pub group: usize,
     /// Inputs that share a scale of the activations: 32 or 64.
     pub act_group: usize,
+    scheme: Scheme,
     layout: Layout,
     bytes: Bytes,
     /// A factor for each output ([`Scales::F16Factor`]; empty elsewhere).
@@ -29,7 +31,8 @@ pub struct Weights {
 
 /// Strips, at an address that is a multiple of [`LINE`].
 enum Bytes {
-    Owned(Arena),
+    /// Held together with those who use its beginning ([`Weights::first_rows`]).
+    Owned(Arc<Arena>),
     /// In somebody else's memory: a mapped file.
     Shared(Shared),
 }
@@ -56,6 +59,11 @@ pub fn allocate<T: Copy>(what: &'static str, len: usize, value: T) -> Result<Vec
     Ok(vec![value; len])
 }
 
+fn layout_of(spec: MatrixSpec) -> Result<Layout, DeviceError> {
+    let no_memory = DeviceError::Memory { device: crate::NAME, what: "weights", bytes: usize::MAX };
+    Layout::new(spec.scheme, spec.exact, spec.rows, spec.cols).ok_or(no_memory)
+}
+
 fn arena(bytes: usize) -> Result<Arena, DeviceError> {
     Arena::new(bytes).map_err(|_| DeviceError::Memory { device: crate::NAME, what: "weights", bytes })
 }
@@ -64,18 +72,72 @@ impl Weights {
     /// Takes `m`, on all threads: packs it, or uses the tiles in which it lies already, without a copy unless `copy` asks
     /// for one. With `exact` the weights become plain floats, so that activations stay f32 too.
     pub fn load(m: &Matrix<'_>, exact: bool, copy: bool, pool: &Pool) -> Result<Weights, DeviceError> {
-        let no_memory = DeviceError::Memory { device: crate::NAME, what: "weights", bytes: usize::MAX };
-        let layout = Layout::new(m.scheme(), exact, m.rows(), m.cols()).ok_or(no_memory)?;
-        let (bytes, factors) = match m.tiles() {
-            Some(tiles) => stored(tiles, layout, copy, pool)?,
-            None => {
-                let mut bytes = arena(layout.tile_bytes())?;
-                pool.chunks(&mut bytes, layout.strip_bytes(), LANES * m.cols(), |i, strip| layout.pack(m, i, strip));
-                (Bytes::Owned(bytes), layout.pack_factors(m))
-            }
+        let spec = MatrixSpec { scheme: m.scheme(), rows: m.rows(), cols: m.cols(), exact };
+        let Some(tiles) = m.tiles() else {
+            let mut weights = Weights::blank(spec)?;
+            weights.fill(0, m, pool)?;
+            return Ok(weights);
         };
+        let layout = layout_of(spec)?;
+        let (bytes, factors) = stored(tiles, layout, copy, pool)?;
+        Ok(Weights::new(spec.scheme, layout, bytes, factors))
+    }
+
+    fn new(scheme: Scheme, layout: Layout, bytes: Bytes, factors: Vec<f32>) -> Weights {
         let Layout { rows, cols, kind, group, .. } = layout;
-        Ok(Weights { rows, cols, kind, group, act_group: m.scheme().activation_group(), layout, bytes, factors })
+        Weights { rows, cols, kind, group, act_group: scheme.activation_group(), scheme, layout, bytes, factors }
+    }
+
+    /// Room for tiles, zero at first.
+    pub fn blank(spec: MatrixSpec) -> Result<Weights, DeviceError> {
+        let layout = layout_of(spec)?;
+        let factors = if layout.has_factors() { layout.strips() * LANES } else { 0 };
+        let bytes = Bytes::Owned(Arc::new(arena(layout.tile_bytes())?));
+        Ok(Weights::new(spec.scheme, layout, bytes, allocate("factors of weights", factors, 0.0)?))
+    }
+
+    /// Packs `m` into the strips of the rows from `first` on, on all threads.
+    pub fn fill(&mut self, first: usize, m: &Matrix<'_>, pool: &Pool) -> Result<(), DeviceError> {
+        let (mut piece, strip) = (self.layout, self.layout.strip_bytes());
+        piece.rows = m.rows();
+        let last = first.saturating_add(m.rows());
+        let alike = (m.scheme(), m.cols(), m.tiles().is_none()) == (self.scheme, self.cols, true);
+        let fits = first.is_multiple_of(LANES) && last <= self.rows && (last == self.rows || last.is_multiple_of(LANES));
+        let bytes = match &mut self.bytes {
+            Bytes::Owned(arena) => Arc::get_mut(arena),
+            Bytes::Shared(_) => None,
+        };
+        let Some(bytes) = bytes.filter(|_| alike && fits) else {
+            let (rows, cols, scheme, more) = (self.rows, self.cols, self.scheme, m.rows());
+            let text = format!("load {more} rows of {} at row {first} of a matrix [{rows}, {cols}] {scheme}", m.scheme());
+            return Err(crate::buffer::failed(text));
+        };
+        let strips = first / LANES..first / LANES + piece.strips();
+        let place = &mut bytes[strips.start * strip..strips.end * strip];
+        pool.chunks(place, strip, LANES * m.cols(), |i, strip| piece.pack(m, i, strip));
+        let factors = piece.pack_factors(m);
+        self.factors[strips.start * LANES..][..factors.len()].copy_from_slice(&factors);
+        Ok(())
+    }
+
+    /// The first rows as weights of their own, in the same memory.
+    pub fn first_rows(&self, rows: usize) -> Result<Weights, DeviceError> {
+        if rows > self.rows || !rows.is_multiple_of(LANES) {
+            let text = format!("take {rows} rows of a matrix of {} as one of their own", self.rows);
+            return Err(crate::buffer::failed(text));
+        }
+        let mut layout = self.layout;
+        layout.rows = rows;
+        let bytes = match &self.bytes {
+            Bytes::Owned(arena) => Bytes::Owned(arena.clone()),
+            Bytes::Shared(shared) => Bytes::Shared(shared.clone()),
+        };
+        Ok(Weights::new(self.scheme, layout, bytes, self.factors[..rows.min(self.factors.len())].to_vec()))
+    }
+
+    /// Bytes that weights take which do not lie in tiles yet.
+    pub fn bytes_of(spec: MatrixSpec) -> u64 {
+        layout_of(spec).map_or(u64::MAX, |layout| layout.bytes() as u64)
     }
 
     /// Strips of 16 outputs.
@@ -145,7 +207,7 @@ fn stored(tiles: &[Tiles], layout: Layout, copy: bool, pool: &Pool) -> Result<(B
     let mut bytes = arena(strips.len())?;
     let strip = layout.strip_bytes();
     pool.chunks(&mut bytes, strip, strip, |i, to| to.copy_from_slice(&strips[i * strip..(i + 1) * strip]));
-    Ok((Bytes::Owned(bytes), tiles.factors()))
+    Ok((Bytes::Owned(Arc::new(bytes)), tiles.factors()))
 }
 
 #[cfg(test)]

@@ -146,6 +146,15 @@ impl Source {
         self.pool.as_ref().filter(|_| matches!(self.files[self.tensors[t].file].bytes, Bytes::Made(_)))
     }
 
+    /// `part` of a file is done with: its pages need not stay in memory.
+    pub fn release(&self, part: &[u8]) {
+        for file in &self.files {
+            if let Bytes::Mapped(map) = &file.bytes {
+                map.release(part);
+            }
+        }
+    }
+
     /// Bytes of tensor `t`; none of one that no file holds.
     pub fn bytes(&self, t: usize) -> &[u8] {
         let t = &self.tensors[t];

@@ -123,8 +123,23 @@ impl Device for Faulty {
     }
 
     fn matrix(&self, m: &Stored<'_>, exact: bool) -> Result<FaultyMatrix, DeviceError> {
-        let quantised = self.fault == Fault::QuantisedActivations && !exact && !matches!(m.scheme(), Scheme::Dense(_));
-        Ok(FaultyMatrix(self.inner.matrix(m, exact)?, quantised.then(|| m.scheme().activation_group())))
+        Ok(FaultyMatrix(self.inner.matrix(m, exact)?, self.group(m.scheme(), exact)))
+    }
+
+    fn matrix_bytes(&self, spec: MatrixSpec) -> u64 {
+        self.inner.matrix_bytes(spec)
+    }
+
+    fn blank_matrix(&self, spec: MatrixSpec) -> Result<FaultyMatrix, DeviceError> {
+        Ok(FaultyMatrix(self.inner.blank_matrix(spec)?, self.group(spec.scheme, spec.exact)))
+    }
+
+    fn load_rows(&self, matrix: &mut FaultyMatrix, first: usize, rows: &Stored<'_>) -> Result<(), DeviceError> {
+        self.inner.load_rows(&mut matrix.0, first, rows)
+    }
+
+    fn first_rows(&self, matrix: &FaultyMatrix, rows: usize) -> Result<FaultyMatrix, DeviceError> {
+        Ok(FaultyMatrix(self.inner.first_rows(&matrix.0, rows)?, matrix.1))
     }
 
     fn vector(&self, values: &[f32]) -> Result<Vec<f32>, DeviceError> {
