@@ -14,7 +14,8 @@ use crate::products::{self, Experts, Scratch};
 use crate::tiles::{Weights, allocate};
 use martlet_device::sampling::{SampleRow, Sampled, sample_with};
 use martlet_device::{
-    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes, Rows,
+    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes,
+    Rows,
 };
 use martlet_tensor::Matrix as Stored;
 

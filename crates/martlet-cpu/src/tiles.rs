@@ -102,14 +102,16 @@ impl Weights {
         piece.rows = m.rows();
         let last = first.saturating_add(m.rows());
         let alike = (m.scheme(), m.cols(), m.tiles().is_none()) == (self.scheme, self.cols, true);
-        let fits = first.is_multiple_of(LANES) && last <= self.rows && (last == self.rows || last.is_multiple_of(LANES));
+        let fits =
+            first.is_multiple_of(LANES) && last <= self.rows && (last == self.rows || last.is_multiple_of(LANES));
         let bytes = match &mut self.bytes {
             Bytes::Owned(arena) => Arc::get_mut(arena),
             Bytes::Shared(_) => None,
         };
         let Some(bytes) = bytes.filter(|_| alike && fits) else {
             let (rows, cols, scheme, more) = (self.rows, self.cols, self.scheme, m.rows());
-            let text = format!("load {more} rows of {} at row {first} of a matrix [{rows}, {cols}] {scheme}", m.scheme());
+            let text =
+                format!("load {more} rows of {} at row {first} of a matrix [{rows}, {cols}] {scheme}", m.scheme());
             return Err(crate::buffer::failed(text));
         };
         let strips = first / LANES..first / LANES + piece.strips();
@@ -263,6 +265,23 @@ pub mod tests {
         }
     }
 
+    /// The same in three pieces; its first 16 rows.
+    fn pieces_make_the_whole(w: &Weights, m: &Matrix<'_>, exact: bool, pool: &Pool) {
+        let spec = MatrixSpec { scheme: m.scheme(), rows: m.rows(), cols: m.cols(), exact };
+        let mut pieces = Weights::blank(spec).unwrap();
+        let cuts = [0, 16, 64, usize::MAX].map(|cut| m.rows().min(cut));
+        for cut in cuts.windows(2).filter(|cut| cut[0] < cut[1]) {
+            pieces.fill(cut[0], &m.slice(cut[0]..cut[1]), pool).unwrap();
+        }
+        assert!(pieces.bytes[..] == w.bytes[..] && pieces.factors == w.factors);
+        assert_eq!(Weights::bytes_of(spec), w.bytes() as u64);
+        assert!(pieces.fill(1, &m.slice(0..0), pool).is_err() && pieces.fill(m.rows() + 15, m, pool).is_err());
+        let Ok(first) = w.first_rows(16) else { return assert!(m.rows() < 16) };
+        let whole = Weights::load(&m.slice(0..16), exact, false, pool).unwrap();
+        assert!(first.strip(0) == whole.strip(0) && first.factors(0) == whole.factors(0) && first.strips() == 1);
+        assert!(w.first_rows(15).is_err());
+    }
+
     #[test]
     fn packed_weights_are_the_stored_ones() {
         let pool = Pool::new(2).unwrap();
@@ -280,6 +299,7 @@ pub mod tests {
                         assert_eq!(got.to_bits(), want.to_bits(), "{scheme} {rows}x{cols} at {i}: {got} {want}");
                     }
                     tiles_are_used_in_place_or_copied(&w, &stored.view(), exact, &pool);
+                    pieces_make_the_whole(&w, &stored.view(), exact, &pool);
                 }
             }
         }

@@ -13,7 +13,7 @@
 
 use crate::fused;
 use crate::sampling::{SampleRow, Sampled};
-use crate::{AttentionSpec, Batch, BatchError, DeltaSpec, ExpertShape, Heads, KvSpec, RouteSpec, Routes};
+use crate::{AttentionSpec, Batch, BatchError, DeltaSpec, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes};
 use martlet_tensor::Matrix;
 
 /// Which rows of a buffer an operation works on: all rows of the batch, or one row for each of `Batch::outputs`.

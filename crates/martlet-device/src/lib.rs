@@ -14,5 +14,6 @@ pub mod timed;
 pub use batch::{Batch, BatchError, Rope, SeqRows};
 pub use device::{Device, DeviceError, Rows};
 pub use spec::{
-    AttentionSpec, DeltaSpec, ExpertShape, Heads, KvScheme, KvSpec, MatrixSpec, NO_SLOT, PAGE, ROW_STEP, RouteSpec, Routes,
+    AttentionSpec, DeltaSpec, ExpertShape, Heads, KvScheme, KvSpec, MatrixSpec, NO_SLOT, PAGE, ROW_STEP, RouteSpec,
+    Routes,
 };

@@ -3,7 +3,8 @@
 
 use crate::sampling::{SampleRow, Sampled};
 use crate::{
-    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, RouteSpec, Routes, Rows,
+    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes,
+    Rows,
 };
 use martlet_tensor::Matrix;
 use std::sync::Arc;

@@ -362,7 +362,7 @@ impl OnDevice for Start<'_> {
             (model, experts, before, Some(control))
         } else {
             let (model, experts) = Model::load_checked(&d, checkpoint, spec, progress)?;
-            let plan = after_loading(&d, &model.spec, checkpoint, options)?;
+            let plan = after_loading(&d, &model.spec, checkpoint, report.bytes, options)?;
             let experts: Box<dyn ExpertProvider<Timed<D>> + Send> = Box::new(experts);
             (model, experts, plan, None)
         };

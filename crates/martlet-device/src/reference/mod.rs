@@ -38,7 +38,8 @@ pub use matmul::Matrix;
 pub use route::RouteTable;
 
 use crate::{
-    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes, Rows,
+    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes,
+    Rows,
 };
 use buffer::zeros;
 use martlet_tensor::Matrix as Stored;

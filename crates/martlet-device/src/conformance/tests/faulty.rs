@@ -4,7 +4,8 @@ use crate::conformance::rows::UNTOUCHED;
 use crate::reference::{Buffer, Delta, Experts, Kv, Matrix, Reference, RouteTable};
 use crate::sampling::{SampleRow, Sampled};
 use crate::{
-    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, RouteSpec, Routes, Rows, fused,
+    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes,
+    Rows, fused,
 };
 use martlet_tensor::{Matrix as Stored, Scheme};
 
@@ -65,6 +66,12 @@ pub struct FaultyMatrix(Matrix, Option<usize>);
 impl Faulty {
     pub fn new(operation: &'static str, fault: Fault) -> Faulty {
         Faulty { inner: Reference::new(), operation, fault }
+    }
+
+    /// The group of a matrix's activations, where they are quantised.
+    fn group(&self, scheme: Scheme, exact: bool) -> Option<usize> {
+        let quantised = self.fault == Fault::QuantisedActivations && !exact && !matches!(scheme, Scheme::Dense(_));
+        quantised.then(|| scheme.activation_group())
     }
 
     fn is(&self, operation: &str, fault: Fault) -> bool {
