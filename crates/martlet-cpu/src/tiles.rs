@@ -117,8 +117,10 @@ impl Weights {
         let strips = first / LANES..first / LANES + piece.strips();
         let place = &mut bytes[strips.start * strip..strips.end * strip];
         pool.chunks(place, strip, LANES * m.cols(), |i, strip| piece.pack(m, i, strip));
+        // Of most schemes there are none.
         let factors = piece.pack_factors(m);
-        self.factors[strips.start * LANES..][..factors.len()].copy_from_slice(&factors);
+        let of_rows = self.factors.iter_mut().skip(first);
+        of_rows.zip(factors).for_each(|(to, factor)| *to = factor);
         Ok(())
     }
 
