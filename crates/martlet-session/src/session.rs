@@ -141,16 +141,13 @@ impl Session {
         options: &Options,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Session, OpenError> {
-        let files = source.text_files()?;
+        let (text, generation) = read_text(source)?;
+        martlet_io::memory::return_freed_memory();
         let checkpoint = source.checkpoint()?;
-        let (text, generation) = match ChatModel::load(&files) {
-            Ok(text) => (Some(text), None),
-            Err(ChatModelError::NoTokenizer { .. }) => (None, Some(GenerationConfig::load(&files)?)),
-            Err(e) => return Err(e.into()),
-        };
-        let generation = generation.or(text.as_ref().map(|t| t.generation.clone())).unwrap_or_default();
         let start = Start { checkpoint: &checkpoint, options, progress };
         let Started { engine, device, scheme, plan, streaming, clock } = with_device(options, start)?;
+        drop(checkpoint);
+        martlet_io::memory::return_freed_memory();
         Ok(Session { name: source.name(), engine, device, scheme, plan, streaming, text, generation, clock })
     }
 
@@ -311,6 +308,19 @@ impl Session {
     fn text_needed(&self) -> Result<&ChatModel, SessionError> {
         let missing = || ChatModelError::NoTokenizer { origin: self.name.clone() };
         Ok(self.text.as_ref().ok_or_else(missing)?)
+    }
+}
+
+/// Tokenizer and template, where there are some, and how answers are sampled.
+fn read_text(source: &ModelSource) -> Result<(Option<ChatModel>, GenerationConfig), OpenError> {
+    let files = source.text_files()?;
+    match ChatModel::load(&files) {
+        Ok(text) => {
+            let generation = text.generation.clone();
+            Ok((Some(text), generation))
+        }
+        Err(ChatModelError::NoTokenizer { .. }) => Ok((None, GenerationConfig::load(&files)?)),
+        Err(e) => Err(e.into()),
     }
 }
 
