@@ -138,11 +138,13 @@ mod tests {
             line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
         };
         assert!(map.bytes() == bytes && resident() == bytes.len());
-        map.release(&map.bytes()[1 << 20..3 << 20]);
-        assert_eq!(resident(), 2 << 20);
         map.release(&bytes);
         map.release(&map.bytes()[7..7]);
-        assert_eq!(resident(), 2 << 20);
+        assert_eq!(resident(), bytes.len());
+        // Where the system maps huge pages of the file, it drops such a page as a whole.
+        map.release(&map.bytes()[1 << 20..3 << 20]);
+        assert!(resident() <= 2 << 20);
+        assert_eq!(map.bytes(), bytes);
         map.release(map.bytes());
         assert_eq!(resident(), 0);
         assert_eq!(map.bytes(), bytes);
