@@ -1,13 +1,14 @@
-//! Speed of one matrix product of 4-bit weights, as bytes of weights per second, beside what as many threads read:
+//! Speed of one matrix product of quantised weights, as bytes of weights per second, beside what as many threads read:
 //!
-//!     cargo run --release -p martlet-cpu --example matmul_speed -- [rows] [outputs] [inputs] [threads] [isa] [MiB] [bits]
+//!     cargo run --release -p martlet-cpu --example matmul_speed -- [rows] [outputs] [inputs] [threads] [isa] [MiB] [scheme]
 //!
-//! `MiB` of weights in all, 600 unless told: more than any cache holds. 1 shows the arithmetic alone.
+//! `MiB` of weights in all, 600 unless told: more than any cache holds. 1 shows the arithmetic alone. `scheme`: as
+//! `martlet inspect` names it, "affine4 g64 bf16" unless told.
 
 use martlet_cpu::{Cpu, CpuOptions};
 use martlet_device::{Batch, Device, Rows, SeqRows};
 use martlet_io::bandwidth::read_bandwidth;
-use martlet_tensor::{Float, Matrix, Part, Scheme};
+use martlet_tensor::{Matrix, Part, Scheme};
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,8 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let isa = args.get(4).map(|a| a.parse()).transpose()?;
     let mut cpu = Cpu::new(CpuOptions { threads, isa })?;
 
-    let (mib, bits) = (number(5, 600)?, number(6, 4)? as u8);
-    let scheme = Scheme::Affine { bits, group: 64, scale: Float::Bf16 };
+    let mib = number(5, 600)?;
+    let scheme: Scheme = args.get(6).map_or("affine4 g64 bf16", |a| a).parse()?;
     let mut seed = 1u32;
     let mut bytes = |len: usize| -> Vec<u8> {
         let next = || {
@@ -29,8 +30,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         std::iter::repeat_with(next).take(len).collect()
     };
     let codes = bytes(n * scheme.code_bytes(k));
+    // A number near 1 as f16, near 0.01 as bf16 and f32.
     let scales = 0x3c00u16.to_le_bytes().repeat(n * scheme.scale_bytes(k) / 2);
-    let stored = Matrix::new(scheme, k, vec![Part::new(n, &codes, &scales, &scales)])?;
+    let stored = Matrix::new(scheme, k, vec![Part::new(n, &codes, &scales, &scales[..n * scheme.bias_bytes(k)])])?;
     let count = (mib << 20) / stored.bytes() + 1;
     let mats = (0..count).map(|_| cpu.matrix(&stored, false)).collect::<Result<Vec<_>, _>>()?;
 
@@ -53,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (best, median) = (seconds[0], seconds[seconds.len() / 2]);
     let sum = cpu.read(&y, rows)?.iter().fold(0u32, |h, v| h.rotate_left(5) ^ v.to_bits());
     println!(
-        "{n}x{k} {bits} bits, {rows} rows, {} threads, {}: {:.2} GB/s and {:.3} Top/s (median {:.2} GB/s), read {:.1} GB/s, result {sum:08x}",
+        "{n}x{k} {scheme}, {rows} rows, {} threads, {}: {:.2} GB/s and {:.3} Top/s (median {:.2} GB/s), read {:.1} GB/s, result {sum:08x}",
         cpu.threads(),
         cpu.isa(),
         mats[0].bytes() as f64 / best / 1e9,

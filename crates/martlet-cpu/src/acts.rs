@@ -11,6 +11,9 @@ use crate::tiles::TILE_K;
 /// Codes of the inputs that one tile of weights meets.
 pub type Tile = [i8; TILE_K];
 
+/// For each 16 codes of a tile: -32 times their sum, where the sum of products with codes less 32 begins.
+pub type Starts = [i32; TILE_K / LANES];
+
 /// Rows of a block.
 pub const BLOCK: usize = 16;
 
@@ -21,6 +24,8 @@ pub struct Acts {
     pub codes: Vec<Tile>,
     /// The same of whole blocks of [`BLOCK`] rows: block, tile, row. Only where the kernels ask for it.
     pub blocks: Vec<Tile>,
+    /// Of each tile of `codes`. Only where the weights want them.
+    pub starts: Vec<Starts>,
     pub d: Vec<f32>,
     pub ds: Vec<f32>,
     /// Tiles of a row: K is filled up with zeros to whole ones.
@@ -38,6 +43,7 @@ impl Acts {
         self.d.resize(rows * self.groups, 0.0);
         self.ds.resize(rows * self.groups, 0.0);
         self.blocks.clear();
+        self.starts.clear();
     }
 
     /// Puts the tiles of each block of rows side by side.
@@ -69,6 +75,16 @@ pub fn quantise(x: &[f32], group: usize, codes: &mut [Tile], d: &mut [f32], ds: 
             &padded[..group]
         };
         (d[g], ds[g]) = quantise_group(part, &mut codes[g * group..(g + 1) * group]);
+    }
+}
+
+/// The starts of one row.
+#[inline(always)]
+pub fn starts(codes: &[Tile], starts: &mut [Starts]) {
+    for (codes, starts) in codes.iter().zip(starts) {
+        for (codes, start) in codes.chunks_exact(LANES).zip(starts) {
+            *start = -32 * codes.iter().map(|c| i32::from(*c)).sum::<i32>();
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! makes of it. Rust never contracts or reorders float operations: all builds of one body give the same bits.
 #![allow(unsafe_code)]
 
-use crate::acts::{self, Tile};
+use crate::acts::{self, Starts, Tile};
 use crate::isa::Isa;
 use crate::kernels::{attention, conv_silu, elementwise, embed, gdn, matmul, norm, rope, route};
 use crate::lanes::Lanes;
@@ -88,6 +88,8 @@ macro_rules! kernels {
 kernels! {
     /// One row to codes: (x, group, codes, d, ds).
     quantise = acts::quantise, (x: &[f32], group: usize, codes: &mut [Tile], d: &mut [f32], ds: &mut [f32]);
+    /// One row's codes to where their sums begin: (codes, starts).
+    starts = acts::starts, (codes: &[Tile], starts: &mut [Starts]);
     /// 16 outputs of some rows.
     matmul = matmul::matmul::<CodeProducts>, (p: &matmul::Product<'_>, out: &mut [Lanes]);
     /// One row of a table: (table, row, y).

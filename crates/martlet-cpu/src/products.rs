@@ -7,7 +7,7 @@ use crate::kernel_set::KernelSet;
 use crate::kernels::matmul::{Input, Product};
 use crate::lanes::LANES;
 use crate::pool::{Columns, Pool};
-use crate::tiles::{Kind, Weights};
+use crate::tiles::{Kind, Scales, TILE_K, Weights};
 use martlet_device::{DeviceError, ExpertShape, NO_SLOT};
 use martlet_tensor::Matrix;
 use std::ops::Range;
@@ -73,6 +73,13 @@ fn quantise<'a>(
                 (kernels.quantise)(&rows.values[r * rows.stride..][..rows.cols], group, codes, d, ds);
             }
         });
+        if ws.clone().any(|w| wanted(w) == Some(i) && matches!(w.kind, Kind::Codes(_, Scales::Whole))) {
+            acts.starts.resize(rows.count * tiles, [0; TILE_K / LANES]);
+            let codes = &acts.codes;
+            pool.chunks(&mut acts.starts, tiles, rows.cols / 16, |r, to| {
+                (kernels.starts)(&codes[r * tiles..(r + 1) * tiles], to);
+            });
+        }
     }
 }
 
@@ -80,8 +87,8 @@ fn quantise<'a>(
 fn input<'a>(w: &Weights, acts: &'a [Acts; 3], rows: Rows<'a>) -> Input<'a> {
     match wanted(w) {
         Some(i) => {
-            let Acts { codes, blocks, d, ds, tiles, groups } = &acts[i];
-            Input::Codes { codes, blocks, d, ds, tiles: *tiles, groups: *groups }
+            let Acts { codes, blocks, starts, d, ds, tiles, groups } = &acts[i];
+            Input::Codes { codes, blocks, starts, d, ds, tiles: *tiles, groups: *groups }
         }
         None => Input::Floats { x: rows.values, stride: rows.stride },
     }

@@ -49,6 +49,8 @@ pub fn every_scheme() -> Vec<Scheme> {
     let floats = [Float::F32, Float::F16, Float::Bf16];
     let mut all: Vec<Scheme> = floats.into_iter().map(Scheme::Dense).collect();
     all.extend([Scheme::Mxfp4, Scheme::Mxfp8, Scheme::Nvfp4]);
+    all.extend([4, 5, 8].map(|bits| Scheme::Symmetric { bits }));
+    all.extend([4, 5, 6].map(|bits| Scheme::KQuant { bits }));
     all.extend([Float::F32, Float::Bf16].map(|scale| Scheme::Fp8Block { scale }));
     for bits in [1, 2, 3, 4, 5, 6, 8] {
         for group in [16, 32, 64, 128] {
@@ -74,11 +76,17 @@ pub fn random_matrix(r: &mut Random, scheme: Scheme, rows: usize, cols: usize) -
             scales = floats(scale, scale_bytes);
             biases = floats(scale, rows * scheme.bias_bytes(cols));
         }
+        Scheme::Symmetric { .. } => scales = floats(Float::F16, scale_bytes),
+        Scheme::KQuant { .. } => {
+            biases = floats(Float::F16, rows * scheme.bias_bytes(cols));
+            scales = (0..scale_bytes).map(|_| r.bits() as u8).collect();
+        }
         Scheme::Mxfp4 | Scheme::Mxfp8 => scales = (0..scale_bytes).map(|_| 118 + (r.bits() % 8) as u8).collect(),
         Scheme::Nvfp4 => scales = (0..scale_bytes).map(|_| (r.bits() % 100) as u8).collect(),
     }
     if codes.is_empty() {
-        let nan = |c: u8| scheme.bits() == 8 && !matches!(scheme, Scheme::Affine { .. }) && c & 0x7f == 0x7f;
+        let integers = matches!(scheme, Scheme::Affine { .. } | Scheme::Symmetric { .. });
+        let nan = |c: u8| scheme.bits() == 8 && !integers && c & 0x7f == 0x7f;
         codes = (0..rows * scheme.code_bytes(cols))
             .map(|_| (r.bits() >> 11) as u8)
             .map(|c| if nan(c) { 0x38 } else { c })

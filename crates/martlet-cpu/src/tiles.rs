@@ -226,6 +226,16 @@ impl Weights {
         self.layout.scale(self.strip(n / LANES), self.factors(n / LANES)[n % LANES], n % LANES, k)
     }
 
+    /// Of [`Scales::Whole`]: d, and the scales of the tile that holds k.
+    pub fn whole(&self, n: usize, k: usize) -> (f32, [i8; 4]) {
+        let (strip, lane, t) = (self.strip(n / LANES), n % LANES, k / TILE_K);
+        // A line of factors, and two tiles of 12 lines of codes and one of scales.
+        let block = &strip[t / 2 * 27 * LINE..];
+        let scales = &block[(1 + t % 2 * 13 + 12) * LINE + 4 * lane..][..4];
+        let d = martlet_tensor::Float::F16.get(&block[4 * lane..], 0);
+        (d, std::array::from_fn(|g| scales[g].cast_signed()))
+    }
+
     pub fn value(&self, n: usize, k: usize) -> f32 {
         self.layout.value(self.strip(n / LANES), self.factors(n / LANES)[n % LANES], n % LANES, k)
     }

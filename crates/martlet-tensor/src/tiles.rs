@@ -6,12 +6,15 @@
 //! 4 bits: 8 lines of 64 bytes; byte 4 l + j of line p: low nibble  = code[output l][k = 8 p + j]
 //!                                                     high nibble = code[output l][k = 8 p + 4 + j]
 //! 8 bits: 16 lines;            byte 4 l + j of line p = code[output l][k = 4 p + j]
+//! 5 bits: the lines of 4 bits, then 2 lines of fifth bits; bit p of byte 4 l + j of line q: that of k = 32 q + 4 p + j
+//! 6 bits: the lines of 4 bits, then 4 lines of upper bits; bits 2 p, 2 p + 1 of the same:   those of k = 16 q + 4 p + j
 //! scales, for each group of the tile (16, 32 or 64 along K), 16 outputs of: see `Scales`
 //! ```
 //!
 //! So a line (or its nibbles) is one operand of the 8-bit dot-product instructions, with a 32-bit lane for each output.
-//! Codes of 1 to 3 bits take 4 bits, codes of 5 and 6 bits take 8. Groups of 128 repeat their scale. Tiles follow each
-//! other along K, then along N. K is filled up with code 0 and scale 0, N with outputs of zeros.
+//! Codes of 1 to 3 bits take 4 bits. Groups of 128 repeat their scale. Tiles follow each other along K, then along N. K is
+//! filled up with code 0 and scale 0, N with outputs of zeros. Where scales are whole numbers ([`Scales::whole`]) a line of
+//! their factors precedes every two tiles.
 //!
 //! Floats: for each 16 outputs, [K][16] values in their own type. Eight-bit floats (E4M3) are followed by their scales,
 //! f32 [ceil(K / group)][16].
@@ -21,7 +24,7 @@
 
 mod pack;
 
-use crate::scheme::{FP8_BLOCK, fp};
+use crate::scheme::{FP8_BLOCK, fp, kquant};
 use crate::{Float, Scheme, ShapeError, Shared};
 use std::ops::Range;
 
@@ -51,6 +54,10 @@ pub enum Kind {
 pub enum Codes {
     /// Unsigned, 4 bits.
     U4,
+    /// Unsigned, 5 bits.
+    U5,
+    /// Unsigned, 6 bits.
+    U6,
     /// Unsigned, 8 bits.
     U8,
     /// E2M1, 4 bits; a code counts as the integer that is twice its value.
@@ -66,6 +73,12 @@ pub enum Scales {
     F16Pair,
     /// f32 [16] scales, f32 [16] biases.
     F32Pair,
+    /// f16: a scale; the bias is that of a code in the middle, -8, -16 or -128 scales for 4, 5 or 8 bits.
+    F16Middle,
+    /// u8 scale, u8 minimum; times f16 d and f16 dmin of 128 inputs. The bias is -(dmin * minimum).
+    WholePair,
+    /// i8 scale; times f16 d of 128 inputs. The bias is -32 scales.
+    Whole,
     /// bf16: a power of two, halved because codes count double.
     Bf16,
     /// f16: an E4M3 scale, halved; times the f32 factor of its output.
@@ -77,7 +90,19 @@ impl Codes {
     pub fn bytes(self) -> usize {
         match self {
             Codes::U4 | Codes::E2m1 => 8 * LINE,
+            Codes::U5 => 10 * LINE,
+            Codes::U6 => 12 * LINE,
             Codes::U8 => 16 * LINE,
+        }
+    }
+
+    /// The middle code.
+    pub fn middle(self) -> u8 {
+        match self {
+            Codes::U4 | Codes::E2m1 => 8,
+            Codes::U5 => 16,
+            Codes::U6 => 32,
+            Codes::U8 => 128,
         }
     }
 }
@@ -88,8 +113,15 @@ impl Scales {
         match self {
             Scales::Bf16Pair | Scales::F16Pair => 64,
             Scales::F32Pair => 128,
-            Scales::Bf16 | Scales::F16Factor => 32,
+            Scales::Bf16 | Scales::F16Factor | Scales::F16Middle | Scales::WholePair => 32,
+            Scales::Whole => 16,
         }
+    }
+
+    /// Whether they are whole numbers. Those of a tile are then 4 bytes for each output, group by group, and a line of
+    /// factors precedes every two tiles: for each output f16 d, f16 dmin.
+    pub fn whole(self) -> bool {
+        matches!(self, Scales::WholePair | Scales::Whole)
     }
 }
 
@@ -114,15 +146,23 @@ impl Layout {
             Float::F16 => Scales::F16Pair,
             Float::Bf16 => Scales::Bf16Pair,
         };
+        let codes = |bits| match bits {
+            ..=4 => Codes::U4,
+            5 => Codes::U5,
+            6 => Codes::U6,
+            _ => Codes::U8,
+        };
         let (kind, group) = match scheme {
             Scheme::Dense(float) => (Kind::Floats(float), TILE_K),
             _ if exact => (Kind::Floats(Float::F32), TILE_K),
             Scheme::Fp8Block { .. } => (Kind::E4m3 { group: FP8_BLOCK }, TILE_K),
             Scheme::Mxfp8 => (Kind::E4m3 { group: 32 }, TILE_K),
             Scheme::Affine { bits, group, scale } => {
-                let codes = if bits <= 4 { Codes::U4 } else { Codes::U8 };
-                (Kind::Codes(codes, pair(scale)), (group as usize).min(TILE_K))
+                (Kind::Codes(codes(bits), pair(scale)), (group as usize).min(TILE_K))
             }
+            Scheme::Symmetric { bits } => (Kind::Codes(codes(bits), Scales::F16Middle), 32),
+            Scheme::KQuant { bits: 6 } => (Kind::Codes(Codes::U6, Scales::Whole), 16),
+            Scheme::KQuant { bits } => (Kind::Codes(codes(bits), Scales::WholePair), 32),
             Scheme::Mxfp4 => (Kind::Codes(Codes::E2m1, Scales::Bf16), 32),
             Scheme::Nvfp4 => (Kind::Codes(Codes::E2m1, Scales::F16Factor), 16),
         };
@@ -131,7 +171,10 @@ impl Layout {
             return None;
         }
         let strip = match kind {
-            Kind::Codes(codes, scales) => cols.div_ceil(TILE_K) * (codes.bytes() + TILE_K / group * scales.bytes()),
+            Kind::Codes(codes, scales) => {
+                let (tiles, factors) = (cols.div_ceil(TILE_K), if scales.whole() { LINE } else { 0 });
+                tiles * (codes.bytes() + TILE_K / group * scales.bytes()) + tiles.div_ceil(2) * factors
+            }
             Kind::Floats(float) => cols * LANES * float.size(),
             Kind::E4m3 { group } => cols * LANES + cols.div_ceil(group) * 4 * LANES,
         };
@@ -167,18 +210,27 @@ impl Layout {
         self.tile_bytes() + factors
     }
 
+    /// Where tile `t` begins in a strip of integer codes.
+    fn tile_at(&self, t: usize) -> usize {
+        let Kind::Codes(codes, scales) = self.kind else { return 0 };
+        let factors = if scales.whole() { (t / 2 + 1) * LINE } else { 0 };
+        t * (codes.bytes() + TILE_K / self.group * scales.bytes()) + factors
+    }
+
     /// Integer code of (lane, k) in a strip, for the kinds that have them; else 0.
     #[inline]
     pub fn code(&self, strip: &[u8], lane: usize, k: usize) -> i32 {
-        let Kind::Codes(codes, scales) = self.kind else { return 0 };
-        let tile = codes.bytes() + TILE_K / self.group * scales.bytes();
-        let (tile, k) = (&strip[k / TILE_K * tile..], k % TILE_K);
-        let nibble = || (tile[k / 8 * LINE + 4 * lane + k % 4] >> (k & 4)) & 15;
-        match codes {
-            Codes::U4 => i32::from(nibble()),
-            Codes::E2m1 => i32::from(fp::e2m1_halves(nibble())),
-            Codes::U8 => i32::from(tile[k / 4 * LINE + 4 * lane + k % 4]),
-        }
+        let Kind::Codes(codes, _) = self.kind else { return 0 };
+        let (tile, k) = (&strip[self.tile_at(k / TILE_K)..], k % TILE_K);
+        let byte = |line: usize| tile[line * LINE + 4 * lane + k % 4];
+        let nibble = || (byte(k / 8) >> (k & 4)) & 15;
+        i32::from(match codes {
+            Codes::U4 => nibble(),
+            Codes::E2m1 => return i32::from(fp::e2m1_halves(nibble())),
+            Codes::U5 => nibble() | (byte(8 + k / 32) >> (k / 4 % 8) & 1) << 4,
+            Codes::U6 => nibble() | (byte(8 + k / 16) >> (k / 4 % 4 * 2) & 3) << 4,
+            Codes::U8 => byte(k / 4),
+        })
     }
 
     /// Scale and bias of (lane, k) in a strip; for floats that have none, 1 and 0. `factor` is the output's.
@@ -190,12 +242,23 @@ impl Layout {
                 (Float::F32.get(&strip[self.cols * LANES + 4 * (k / group * LANES + lane)..], 0), 0.0)
             }
             Kind::Codes(codes, scales) => {
-                let tile = k / TILE_K * (codes.bytes() + TILE_K / self.group * scales.bytes());
-                let at = &strip[tile + codes.bytes() + k % TILE_K / self.group * scales.bytes()..];
+                let (t, g) = (k / TILE_K, k % TILE_K / self.group);
+                let all = &strip[self.tile_at(t) + codes.bytes()..];
+                let at = if scales.whole() { &all[4 * lane..] } else { &all[g * scales.bytes()..] };
+                let factors = || &strip[self.tile_at(t & !1) - LINE + 4 * lane..];
                 match scales {
                     Scales::Bf16Pair => (Float::Bf16.get(at, 2 * lane + 1), Float::Bf16.get(at, 2 * lane)),
                     Scales::F16Pair => (Float::F16.get(at, 2 * lane + 1), Float::F16.get(at, 2 * lane)),
                     Scales::F32Pair => (Float::F32.get(at, lane), Float::F32.get(at, LANES + lane)),
+                    Scales::F16Middle => {
+                        let s = Float::F16.get(at, lane);
+                        (s, -f32::from(codes.middle()) * s)
+                    }
+                    Scales::WholePair => {
+                        let [d, min] = [0, 1].map(|i| Float::F16.get(factors(), i));
+                        kquant::with_minimum(d, min, &at[2 * g..])
+                    }
+                    Scales::Whole => kquant::signed(Float::F16.get(factors(), 0), at[g]),
                     Scales::Bf16 => (Float::Bf16.get(at, lane), 0.0),
                     Scales::F16Factor => (Float::F16.get(at, lane) * factor, 0.0),
                 }

@@ -127,6 +127,7 @@ fn products<D: Device, R: Device>(s: &mut Suite<'_, D, R>, kind: Kind) {
         (1, 256, vec![(affine(4, 64), false), (affine(8, 64), true), (Scheme::Dense(bf16), false)]),
         (5, 320, vec![(affine(4, 64), false), (affine(4, 64), false)]),
         (17, 96, vec![(affine(6, 32), false), (Scheme::Mxfp4, false)]),
+        (9, 384, vec![(Scheme::KQuant { bits: 5 }, false), (Scheme::KQuant { bits: 6 }, false)]),
         (33, 300, vec![(Scheme::Dense(bf16), true), (Scheme::Fp8Block { scale: bf16 }, false)]),
         (65, 512, vec![(affine(4, 128), false), (Scheme::Nvfp4, false), (Scheme::Dense(Float::F32), true)]),
     ];

@@ -1,13 +1,15 @@
 //! Random matrices in every scheme.
 
 use super::Random;
-use martlet_tensor::scheme::FP8_BLOCK;
+use martlet_tensor::scheme::{FP8_BLOCK, kquant};
 use martlet_tensor::{Float, Matrix, Part, Scheme};
 
 /// Every scheme that a matrix may come in.
 pub fn schemes() -> Vec<Scheme> {
     let floats = [Float::F32, Float::F16, Float::Bf16];
     let mut all = vec![Scheme::Mxfp4, Scheme::Mxfp8, Scheme::Nvfp4];
+    all.extend([4, 5, 8].map(|bits| Scheme::Symmetric { bits }));
+    all.extend([4, 5, 6].map(|bits| Scheme::KQuant { bits }));
     for scale in floats {
         all.extend([Scheme::Dense(scale), Scheme::Fp8Block { scale }]);
         for bits in [1, 2, 3, 4, 5, 6, 8] {
@@ -71,13 +73,15 @@ impl RandomMatrix {
         for (r, row) in all.chunks_mut(self.cols).enumerate() {
             let stored = m.row(r);
             for (k, w) in row.iter_mut().enumerate() {
-                *w = match self.scheme {
-                    Scheme::Affine { group, scale, .. } => {
-                        let bias = scale.get(stored.biases, k / group as usize);
-                        (*w - bias).abs() + bias.abs()
+                let bias = match self.scheme {
+                    Scheme::Affine { group, scale, .. } => scale.get(stored.biases, k / group as usize),
+                    Scheme::Symmetric { bits } => {
+                        -f32::from(1u16 << (bits - 1)) * Float::F16.get(stored.scales, k / self.scheme.group(0))
                     }
-                    _ => w.abs(),
+                    Scheme::KQuant { bits } => kquant::scale(&stored, bits, k).1,
+                    _ => 0.0,
                 };
+                *w = (*w - bias).abs() + bias.abs();
             }
         }
         all
@@ -112,6 +116,22 @@ fn part(scheme: Scheme, rows: usize, cols: usize, random: &mut Random) -> OwnedP
                 let s = random.pick(&[1.0, -1.0]) * size * random.between(0.5, 2.0) / half;
                 scale.put(s, &mut scales);
                 scale.put(-s * half * random.between(0.5, 1.5), &mut biases);
+            }
+        }
+        Scheme::Symmetric { bits } => {
+            let half = f32::from(1u16 << (bits - 1));
+            for _ in 0..bytes / 2 {
+                Float::F16.put(random.pick(&[1.0, -1.0]) * size * random.between(0.5, 2.0) / half, &mut scales);
+            }
+        }
+        Scheme::KQuant { bits } => {
+            scales = (0..bytes).map(|_| random.bits() as u8 & if bits == 6 { 255 } else { 63 }).collect();
+            // d, and dmin where there is one: half the largest code brings the middle to zero.
+            let step = size / f32::from(1u16 << (bits - 1)) / 32.0;
+            let middle = f32::from(1u16 << (bits - 1));
+            for i in 0..rows * scheme.bias_bytes(cols) / 2 {
+                let min = bits != 6 && i % 2 == 1;
+                Float::F16.put(step * random.between(0.5, 2.0) * if min { middle } else { 1.0 }, &mut biases);
             }
         }
         Scheme::Mxfp4 | Scheme::Mxfp8 => {

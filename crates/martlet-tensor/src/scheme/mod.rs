@@ -6,6 +6,7 @@
 pub mod affine;
 pub mod fp;
 pub mod ggml;
+pub mod kquant;
 
 use crate::{Float, Row};
 
@@ -22,6 +23,10 @@ pub enum Scheme {
     /// MLX affine: value = scale * code + bias; `bits` in 1, 2, 3, 4, 5, 6, 8 and `group` in 32, 64, 128, and 16, which
     /// only blocks of ggml have.
     Affine { bits: u8, group: u16, scale: Float },
+    /// Q4_0, Q5_0 and Q8_0 of ggml: value = scale * (code - 2^(bits - 1)), groups of 32, f16 scale.
+    Symmetric { bits: u8 },
+    /// Q4_K, Q5_K and Q6_K of ggml (4 to 6 bits): scales that are whole numbers times a float ([`kquant`]).
+    KQuant { bits: u8 },
     /// E2M1 codes, groups of 32, E8M0 scale.
     Mxfp4,
     /// E4M3 codes, groups of 32, E8M0 scale.
@@ -37,7 +42,8 @@ impl Scheme {
             Scheme::Dense(_) => cols,
             Scheme::Fp8Block { .. } => FP8_BLOCK,
             Scheme::Affine { group, .. } => group as usize,
-            Scheme::Mxfp4 | Scheme::Mxfp8 => 32,
+            Scheme::Symmetric { .. } | Scheme::Mxfp4 | Scheme::Mxfp8 => 32,
+            Scheme::KQuant { bits } => kquant::group(bits),
             Scheme::Nvfp4 => 16,
         }
     }
@@ -47,7 +53,7 @@ impl Scheme {
         match self {
             Scheme::Dense(f) => 8 * f.size(),
             Scheme::Fp8Block { .. } | Scheme::Mxfp8 => 8,
-            Scheme::Affine { bits, .. } => bits as usize,
+            Scheme::Affine { bits, .. } | Scheme::Symmetric { bits } | Scheme::KQuant { bits } => bits as usize,
             Scheme::Mxfp4 | Scheme::Nvfp4 => 4,
         }
     }
@@ -56,6 +62,7 @@ impl Scheme {
     pub fn fits(self, cols: usize) -> bool {
         match self {
             Scheme::Dense(_) | Scheme::Fp8Block { .. } => cols > 0,
+            Scheme::KQuant { .. } => cols > 0 && cols.is_multiple_of(kquant::BLOCK),
             _ => cols > 0 && cols.is_multiple_of(self.group(cols)) && (cols * self.bits()).is_multiple_of(32),
         }
     }
@@ -71,15 +78,18 @@ impl Scheme {
             Scheme::Dense(_) => 0,
             Scheme::Fp8Block { scale } => cols.div_ceil(FP8_BLOCK) * scale.size(),
             Scheme::Affine { group, scale, .. } => cols / group as usize * scale.size(),
+            Scheme::Symmetric { .. } => cols / 32 * 2,
+            Scheme::KQuant { .. } => cols / 16,
             Scheme::Mxfp4 | Scheme::Mxfp8 => cols / 32,
             Scheme::Nvfp4 => cols / 16,
         }
     }
 
-    /// Bytes of the biases of one row.
+    /// Bytes of the biases of one row; of a [`Scheme::KQuant`] the factors of its scales.
     pub fn bias_bytes(self, cols: usize) -> usize {
         match self {
             Scheme::Affine { .. } => self.scale_bytes(cols),
+            Scheme::KQuant { bits } => cols / kquant::BLOCK * kquant::factor_bytes(bits),
             _ => 0,
         }
     }
@@ -90,7 +100,7 @@ impl Scheme {
             Scheme::Fp8Block { scale } => 8.0 + (8 * scale.size()) as f64 / (FP8_BLOCK * FP8_BLOCK) as f64,
             Scheme::Dense(f) => 8.0 * f.size() as f64,
             _ => {
-                let g = self.group(0);
+                let g = if matches!(self, Scheme::KQuant { .. }) { kquant::BLOCK } else { self.group(0) };
                 (g * self.bits() + 8 * (self.scale_bytes(g) + self.bias_bytes(g))) as f64 / g as f64
             }
         }
@@ -101,7 +111,8 @@ impl Scheme {
     pub fn activation_group(self) -> usize {
         match self {
             Scheme::Affine { group: 16, .. } => 16,
-            Scheme::Affine { group: 32, .. } | Scheme::Mxfp4 | Scheme::Mxfp8 => 32,
+            Scheme::Affine { group: 32, .. } | Scheme::Symmetric { .. } | Scheme::Mxfp4 | Scheme::Mxfp8 => 32,
+            Scheme::KQuant { bits: 4 | 5 } => 32,
             _ => 64,
         }
     }
@@ -118,6 +129,8 @@ impl std::fmt::Display for Scheme {
             Scheme::Dense(x) => f.write_str(name(x)),
             Scheme::Fp8Block { scale } => write!(f, "fp8 128x128 {}", name(scale)),
             Scheme::Affine { bits, group, scale } => write!(f, "affine{bits} g{group} {}", name(scale)),
+            Scheme::Symmetric { bits } => write!(f, "q{bits}_0"),
+            Scheme::KQuant { bits } => write!(f, "q{bits}_k"),
             Scheme::Mxfp4 => f.write_str("mxfp4"),
             Scheme::Mxfp8 => f.write_str("mxfp8"),
             Scheme::Nvfp4 => f.write_str("nvfp4"),
@@ -143,6 +156,12 @@ impl std::str::FromStr for Scheme {
         };
         let words: Vec<&str> = text.split(' ').collect();
         let found = match words.as_slice() {
+            ["q4_0"] => Some(Scheme::Symmetric { bits: 4 }),
+            ["q5_0"] => Some(Scheme::Symmetric { bits: 5 }),
+            ["q8_0"] => Some(Scheme::Symmetric { bits: 8 }),
+            ["q4_k"] => Some(Scheme::KQuant { bits: 4 }),
+            ["q5_k"] => Some(Scheme::KQuant { bits: 5 }),
+            ["q6_k"] => Some(Scheme::KQuant { bits: 6 }),
             ["mxfp4"] => Some(Scheme::Mxfp4),
             ["mxfp8"] => Some(Scheme::Mxfp8),
             ["nvfp4"] => Some(Scheme::Nvfp4),
@@ -160,6 +179,19 @@ pub fn dequantise(row: &Row<'_>, out: &mut [f32]) {
     match row.scheme {
         Scheme::Dense(float) => out.iter_mut().enumerate().for_each(|(k, y)| *y = float.get(row.codes, k)),
         Scheme::Affine { bits, group, scale } => affine::dequantise(row, bits, group as usize, scale, out),
+        Scheme::Symmetric { bits } => {
+            let middle = f32::from(1u16 << (bits - 1));
+            for (k, y) in out.iter_mut().enumerate() {
+                let s = Float::F16.get(row.scales, k / 32);
+                *y = s.mul_add(f32::from(row.code(k)), -middle * s);
+            }
+        }
+        Scheme::KQuant { bits } => {
+            for (k, y) in out.iter_mut().enumerate() {
+                let (s, b) = kquant::scale(row, bits, k);
+                *y = s.mul_add(f32::from(row.code(k)), b);
+            }
+        }
         Scheme::Fp8Block { scale } => {
             for (k, y) in out.iter_mut().enumerate() {
                 *y = fp::e4m3(row.codes[k]) * scale.get(row.scales, k / FP8_BLOCK);
@@ -194,7 +226,7 @@ pub struct Encoded {
 /// Appends one row of finite values to `out`. The row must fit the scheme ([`Scheme::fits`]).
 ///
 /// Deterministic, and the same on every machine. [`Scheme::Fp8Block`] has scales of whole blocks of rows and is not
-/// encoded: its rows stay away.
+/// encoded, nor are ggml's own schemes: their rows stay away.
 pub fn encode(scheme: Scheme, row: &[f32], out: &mut Encoded) {
     match scheme {
         Scheme::Dense(float) => row.iter().for_each(|&v| float.put(v, &mut out.codes)),
@@ -202,7 +234,7 @@ pub fn encode(scheme: Scheme, row: &[f32], out: &mut Encoded) {
         Scheme::Mxfp4 => fp::encode_mx(row, 4, out),
         Scheme::Mxfp8 => fp::encode_mx(row, 8, out),
         Scheme::Nvfp4 => fp::encode_nvfp4(row, out),
-        Scheme::Fp8Block { .. } => {}
+        Scheme::Fp8Block { .. } | Scheme::Symmetric { .. } | Scheme::KQuant { .. } => {}
     }
 }
 
@@ -225,6 +257,8 @@ mod tests {
     fn names_are_read_as_they_are_written() {
         let floats = [Float::F32, Float::F16, Float::Bf16];
         let mut all = vec![Scheme::Mxfp4, Scheme::Mxfp8, Scheme::Nvfp4];
+        all.extend([4, 5, 8].map(|bits| Scheme::Symmetric { bits }));
+        all.extend([4, 5, 6].map(|bits| Scheme::KQuant { bits }));
         all.extend(floats.map(Scheme::Dense));
         all.extend(floats.map(|scale| Scheme::Fp8Block { scale }));
         for bits in [1, 2, 3, 4, 5, 6, 8] {

@@ -1,7 +1,7 @@
 //! Rows as they are stored into tiles. No number changes.
 
 use super::{Codes, Kind, LANES, LINE, Layout, Scales, TILE_K};
-use crate::scheme::fp;
+use crate::scheme::{fp, kquant};
 use crate::{Float, Matrix, Row, Scheme};
 
 impl Layout {
@@ -51,12 +51,16 @@ impl Layout {
                 }
             }
             Kind::Codes(codes, scales) => {
-                let stride = codes.bytes() + TILE_K / self.group * scales.bytes();
-                for (t, tile) in strip.chunks_exact_mut(stride).enumerate() {
-                    let k0 = t * TILE_K;
-                    pack_codes(codes, row, k0, cols.min(k0 + TILE_K), lane, tile);
-                    let groups = tile[codes.bytes()..].chunks_exact_mut(scales.bytes()).enumerate();
-                    for (g, bytes) in groups.take_while(|(g, _)| k0 + g * self.group < cols) {
+                for t in 0..cols.div_ceil(TILE_K) {
+                    let (k0, at) = (t * TILE_K, self.tile_at(t));
+                    pack_codes(codes, row, k0, cols.min(k0 + TILE_K), lane, &mut strip[at..]);
+                    if scales.whole() {
+                        pack_whole(row, t, lane, &mut strip[at + codes.bytes()..]);
+                        pack_factors(row, t, lane, &mut strip[self.tile_at(t & !1) - LINE..]);
+                        continue;
+                    }
+                    let groups = strip[at + codes.bytes()..].chunks_exact_mut(scales.bytes()).enumerate();
+                    for (g, bytes) in groups.take(TILE_K / self.group).take_while(|(g, _)| k0 + g * self.group < cols) {
                         pack_scale(scales, row, k0 + g * self.group, lane, bytes);
                     }
                 }
@@ -84,6 +88,16 @@ fn pack_codes(codes: Codes, row: &Row<'_>, from: usize, to: usize, lane: usize, 
                 tile[i / 8 * LINE + 4 * lane + i % 4] |= row.code(k) << (i & 4);
             }
         }
+        Codes::U5 | Codes::U6 => {
+            let upper = if codes == Codes::U5 { 1 } else { 2 };
+            for k in from..to {
+                let (i, code) = (k - from, row.code(k));
+                tile[i / 8 * LINE + 4 * lane + i % 4] |= (code & 15) << (i & 4);
+                // Upper bits of as many fours as a byte has room for.
+                let (line, four) = (8 + i / 4 / (8 / upper), i / 4 % (8 / upper));
+                tile[line * LINE + 4 * lane + i % 4] |= code >> 4 << (four * upper);
+            }
+        }
         Codes::U8 => {
             let bytes = row.scheme.bits() == 8;
             for k in from..to {
@@ -92,6 +106,17 @@ fn pack_codes(codes: Codes, row: &Row<'_>, from: usize, to: usize, lane: usize, 
             }
         }
     }
+}
+
+/// The whole-number scales of tile `t`, four bytes.
+fn pack_whole(row: &Row<'_>, t: usize, lane: usize, line: &mut [u8]) {
+    line[4 * lane..][..4].copy_from_slice(&row.scales[4 * t..4 * t + 4]);
+}
+
+/// Their factors, which tile `t` may share with another.
+fn pack_factors(row: &Row<'_>, t: usize, lane: usize, line: &mut [u8]) {
+    let (size, block) = (kquant::factor_bytes(row.scheme.bits() as u8), t * TILE_K / kquant::BLOCK);
+    line[4 * lane..][..size].copy_from_slice(&row.biases[block * size..(block + 1) * size]);
 }
 
 /// Scale (and bias) of the group that holds input `k`.
@@ -106,6 +131,9 @@ fn pack_scale(scales: Scales, row: &Row<'_>, k: usize, lane: usize, bytes: &mut 
             bytes[4 * lane..][..2].copy_from_slice(&row.biases[2 * g..2 * g + 2]);
             bytes[4 * lane + 2..][..2].copy_from_slice(&row.scales[2 * g..2 * g + 2]);
         }
+        (Scales::F16Middle, _) => bytes[2 * lane..][..2].copy_from_slice(&row.scales[2 * g..2 * g + 2]),
+        // Of a tile, not of a group: `pack_whole`.
+        (Scales::WholePair | Scales::Whole, _) => {}
         // 2^(e - 128) as bf16: all its values are exact there, subnormal ones included.
         (Scales::Bf16, _) => {
             let half = fp::e8m0(row.scales[g]) * 0.5;

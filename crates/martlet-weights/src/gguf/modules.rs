@@ -65,15 +65,16 @@ fn module(
         (_, TensorType::Float(float)) => columns.map(|_| How::Float(float)),
     };
     if let (Some(heads), Some(How::Blocks(block))) = (columns, how)
-        && !heads.value_dim.is_multiple_of(block.scheme().group(0))
+        && !heads.value_dim.is_multiple_of(block.plain_scheme().group(0))
     {
-        let (name, group, dim) = (block.name(), block.scheme().group(0), heads.value_dim);
+        let (name, group, dim) = (block.name(), block.plain_scheme().group(0), heads.value_dim);
         return Err(format!("is {name}, whose groups of {group} do not fit value heads of {dim}"));
     }
     let repack = how.map(|how| Repack::new(how, columns));
-    let scheme = match kind {
-        TensorType::Float(float) => Scheme::Dense(float),
-        TensorType::Blocks(block) => block.scheme(),
+    let scheme = match (&repack, kind) {
+        (_, TensorType::Float(float)) => Scheme::Dense(float),
+        (Some(repack), _) => repack.scheme(),
+        (None, TensorType::Blocks(block)) => block.scheme(),
     };
     let name = name.to_string();
     Ok(Module {

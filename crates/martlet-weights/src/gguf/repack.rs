@@ -37,7 +37,11 @@ impl Repack {
     /// The scheme of the result.
     pub fn scheme(&self) -> Scheme {
         match self.how {
-            How::Blocks(block) => block.scheme(),
+            // Scales that share a factor can be moved with a whole block of it only.
+            How::Blocks(block) => match self.columns {
+                Some(heads) if !block.scheme().fits(heads.value_dim) => block.plain_scheme(),
+                _ => block.scheme(),
+            },
             How::Float(float) => Scheme::Dense(float),
             How::LogOfNegative => Scheme::Dense(Float::F32),
         }
@@ -112,9 +116,9 @@ impl Repack {
                     *plane = group_heads(plane, heads);
                 }
             }
-            if let How::Blocks(block) = self.how {
+            if let How::Blocks(_) = self.how {
                 let mut packed = Vec::with_capacity(planes.codes.len());
-                pack(&planes.codes, block.scheme().bits(), &mut packed);
+                pack(&planes.codes, self.scheme().bits(), &mut packed);
                 planes.codes = packed;
             }
             for (out, plane) in out.iter_mut().zip([&planes.codes, &planes.scales, &planes.biases]) {
@@ -127,7 +131,7 @@ impl Repack {
     /// Appends one row, in the order in which it is stored.
     fn row(&self, row: &[u8], out: &mut Planes) -> Result<(), String> {
         match self.how {
-            How::Blocks(block) => block.planes(row, out).map_err(|e| e.to_string())?,
+            How::Blocks(block) => block.planes(row, self.scheme(), out).map_err(|e| e.to_string())?,
             How::Float(_) => out.codes.extend(row),
             How::LogOfNegative => {
                 for i in 0..row.len() / 4 {

@@ -191,6 +191,8 @@ fn constants(scheme: Scheme, deviation: f32) -> (Vec<u8>, Vec<u8>) {
             let step = deviation / ((last * (last + 2.0)) / 12.0).sqrt();
             (float(scale, step), float(scale, -step * last / 2.0))
         }
+        // Not written by safetensors files, and so not made.
+        Scheme::Symmetric { .. } | Scheme::KQuant { .. } => (Vec::new(), Vec::new()),
         Scheme::Fp8Block { scale } => (float(scale, deviation / spread(fp::e4m3, 256)), Vec::new()),
         Scheme::Mxfp8 => (vec![exponent(deviation / spread(fp::e4m3, 256))], Vec::new()),
         Scheme::Mxfp4 => (vec![exponent(deviation / spread(fp::e2m1, 16))], Vec::new()),

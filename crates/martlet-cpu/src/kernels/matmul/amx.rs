@@ -13,9 +13,9 @@
 //! order: `mod.rs`. The scalar twin is `scalar.rs`.
 #![allow(unsafe_code)]
 
-use super::kinds::{BF16, F16, F32, U4, U8};
+use super::kinds::*;
 use super::vnni::{self, operands, scales};
-use super::{CodeProducts, Input, Product, SLICE, codes, for_scheme};
+use super::{CodeProducts, Input, Product, SLICE, TileOf};
 use crate::acts::{BLOCK, Tile};
 use crate::lanes::{LANES, Lanes};
 use crate::tiles::{Codes, LINE, Scales, TILE_K};
@@ -37,8 +37,16 @@ impl CodeProducts for Amx {
         if p.rows.len() < ROWS || p.w.group != TILE_K {
             return vnni::Vnni::rows(p, codes, scales, out);
         }
-        let Some(rows) = for_scheme!(rows, codes, p.w.group, scales) else {
-            return codes::Plain::<true>::rows(p, codes, scales, out);
+        let rows = match (codes, scales) {
+            (Codes::U4, Scales::Bf16Pair) => rows::<U4, BF16, 8> as unsafe fn(&Product<'_>, &mut [Lanes]),
+            (Codes::U4, Scales::F16Pair) => rows::<U4, F16, 8> as _,
+            (Codes::U5, Scales::Bf16Pair) => rows::<U5, BF16, 8> as _,
+            (Codes::U5, Scales::F16Pair) => rows::<U5, F16, 8> as _,
+            (Codes::U6, Scales::Bf16Pair) => rows::<U6, BF16, 8> as _,
+            (Codes::U6, Scales::F16Pair) => rows::<U6, F16, 8> as _,
+            (Codes::U8, Scales::Bf16Pair) => rows::<U8, BF16, 16> as _,
+            (Codes::U8, Scales::F16Pair) => rows::<U8, F16, 16> as _,
+            _ => return vnni::Vnni::rows(p, codes, scales, out),
         };
         let whole = p.rows.len() / ROWS * ROWS;
         let rest = Product { rows: &p.rows[whole..], ..*p };
@@ -90,22 +98,23 @@ type Results = [[[i32; LANES]; UNIT * ROWS]; GROUPS];
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
     let Input::Codes { d, ds, tiles, groups, .. } = p.x else { return };
-    let code_lines = if C == U8 { 16 } else { 8 };
-    let tile_lines = code_lines + if S == F32 { 2 } else { 1 };
-    let words = p.w.words(p.strip);
-    assert!(words.len() == tiles * tile_lines && groups == tiles, "activations of another shape");
+    let strip = TileOf::<C, S, L>::strip(p, tiles, groups);
+    // Where the slice begins, and how many tiles it has.
+    let slice = |i: usize| {
+        let first = (i * GROUPS).min(tiles);
+        (strip.wrapping_add(first * TileOf::<C, S, L>::BYTES), tiles.min(first + GROUPS) - first)
+    };
     out.fill([0.0; LANES]);
     let mut work = MaybeUninit::<Work>::uninit();
     let work = work.as_mut_ptr();
     let in_order = p.rows.windows(2).all(|rows| rows[1] == rows[0] + 1) && p.rows[0].is_multiple_of(ROWS as u32);
     // SAFETY: the tiles are this thread's; they are released below.
     unsafe { configure() };
-    let slice = |i: usize| &words[(i * GROUPS).min(tiles) * tile_lines..((i + 1) * GROUPS).min(tiles) * tile_lines];
-    // SAFETY: the work is this function's.
-    unsafe { unpack::<C, S>(slice(0), tile_lines, &raw mut (*work).b[0]) };
+    // SAFETY: the work is this function's; a slice lies in the strip.
+    unsafe { unpack::<C, S, L>(slice(0), &raw mut (*work).b[0]) };
     let units = p.rows.len().div_ceil(UNIT * ROWS);
     for i in 0..tiles.div_ceil(GROUPS) {
-        let (first, here) = (i * GROUPS, slice(i).len() / tile_lines);
+        let (first, here) = (i * GROUPS, slice(i).1);
         let finish = match here {
             4 => finish::<4>,
             3 => finish::<3>,
@@ -119,7 +128,7 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
                 let (a, stride) = activations(&p.x, (first, here), rows, in_order, &raw mut (*work).a);
                 multiply(work, i % 2, (a, stride), here, rows.len() / ROWS);
                 if unit + 1 == units {
-                    unpack::<C, S>(slice(i + 1), tile_lines, &raw mut (*work).b[(i + 1) % 2]);
+                    unpack::<C, S, L>(slice(i + 1), &raw mut (*work).b[(i + 1) % 2]);
                 }
                 let floats =
                     Floats { slice: &raw const (*work).b[i % 2], d: &d[first..], ds: &ds[first..], stride: groups };
@@ -131,25 +140,26 @@ fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [La
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// Unpacks the tiles of a slice, of `tile_lines` words each.
+/// Unpacks the tiles of a slice.
 ///
 /// # Safety
-/// `to` may be written.
+/// As many tiles, at most [`GROUPS`], at `tile`; `to` may be written.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn unpack<const C: u8, const S: u8>(words: &[[u32; LANES]], tile_lines: usize, to: *mut Slice) {
-    let code_lines = if C == U8 { 16 } else { 8 };
-    for (g, tile) in words.chunks_exact(tile_lines).enumerate().take(GROUPS) {
-        let tile = tile.as_ptr().cast::<u8>();
-        // SAFETY: the tile is `code_lines` lines of codes and then its scales; `codes[g]` is 16 lines.
+unsafe fn unpack<const C: u8, const S: u8, const L: usize>((tile, tiles): (*const u8, usize), to: *mut Slice) {
+    let none = _mm512_setzero_ps();
+    for g in 0..tiles {
+        // SAFETY: a tile is a group; `codes[g]` is 16 lines.
         unsafe {
+            let tile = tile.add(g * TileOf::<C, S, L>::BYTES);
             let codes = (&raw mut (*to).codes[g]).cast::<u8>();
+            let mut upper = _mm512_setzero_si512();
             for i in 0..8 {
-                let (low, high) = operands::<C>(tile, i, false);
+                let (low, high) = operands::<C, L>(tile, 0, i, &mut upper, false);
                 _mm512_store_si512(codes.add(2 * i * LINE).cast(), low);
                 _mm512_store_si512(codes.add((2 * i + 1) * LINE).cast(), high);
             }
-            ((*to).s[g], (*to).b[g]) = scales::<S>(tile.add(code_lines * LINE));
+            ((*to).s[g], (*to).b[g]) = scales::<C, S, L>(tile, 0, (none, none));
         }
     }
 }

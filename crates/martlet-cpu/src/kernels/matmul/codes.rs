@@ -5,9 +5,9 @@
 //! in one instruction. Instruction sets with dot products of bytes take those instead: the sums are the same.
 
 use super::{CodeProducts, Input, Product, SLICE};
-use crate::acts::Tile;
+use crate::acts::{Starts, Tile};
 use crate::lanes::{LANES, Lanes, twice_e2m1, widen_bf16, widen_f16};
-use crate::tiles::{Codes, LINE, Scales, TILE_K};
+use crate::tiles::{Codes, Kind, LINE, Scales, TILE_K};
 
 const ZERO: Lanes = [0.0; LANES];
 
@@ -71,9 +71,10 @@ impl<const FUSED: bool> CodeProducts for Plain<FUSED> {
             (Codes::U4, 16) => rows::<U4, 2, FUSED>(p, scales, out),
             (Codes::U4, 32) => rows::<U4, 4, FUSED>(p, scales, out),
             (Codes::U4, _) => rows::<U4, 8, FUSED>(p, scales, out),
-            (Codes::U8, 16) => rows::<U8, 4, FUSED>(p, scales, out),
-            (Codes::U8, 32) => rows::<U8, 8, FUSED>(p, scales, out),
-            (Codes::U8, _) => rows::<U8, 16, FUSED>(p, scales, out),
+            // Codes of 5 and 6 bits are unpacked to bytes first.
+            (Codes::U5 | Codes::U6 | Codes::U8, 16) => rows::<U8, 4, FUSED>(p, scales, out),
+            (Codes::U5 | Codes::U6 | Codes::U8, 32) => rows::<U8, 8, FUSED>(p, scales, out),
+            (Codes::U5 | Codes::U6 | Codes::U8, _) => rows::<U8, 16, FUSED>(p, scales, out),
             (Codes::E2m1, 16) => rows::<E2m1, 2, FUSED>(p, scales, out),
             (Codes::E2m1, _) => rows::<E2m1, 4, FUSED>(p, scales, out),
         }
@@ -96,31 +97,52 @@ fn rows<C: Unpack, const LINES: usize, const FUSED: bool>(p: &Product<'_>, scale
     }
 }
 
-/// `R` rows at once: a = fma(s, f32(I) * d, a) for each group, and with a bias a = fma(b, ds, a).
+/// `R` rows at once: a = fma(s, f32(I) * d, a) for each group, and with a bias a = fma(b, ds, a); or for scales that are
+/// whole numbers without minima, the order of q6_k.
 #[inline(always)]
 fn block<C: Unpack, const LINES: usize, const R: usize, const FUSED: bool>(
     p: &Product<'_>,
     kind: Scales,
     rows: [u32; R],
 ) -> [Lanes; R] {
-    let Input::Codes { codes: x, d, ds, tiles, groups, .. } = p.x else { return [[f32::NAN; LANES]; R] };
+    let Input::Codes { codes: x, starts, d, ds, tiles, groups, .. } = p.x else { return [[f32::NAN; LANES]; R] };
+    let Kind::Codes(stored, _) = p.w.kind else { return [[f32::NAN; LANES]; R] };
     let mut row_x: [&[Tile]; R] = [&[]; R];
+    let mut row_starts: [&[Starts]; R] = [&[]; R];
     let (mut row_d, mut row_ds): ([&[f32]; R], [&[f32]; R]) = ([&[]; R], [&[]; R]);
     for r in 0..R {
         let row = rows[r] as usize;
         row_x[r] = &x[row * tiles..(row + 1) * tiles];
         row_d[r] = &d[row * groups..(row + 1) * groups];
         row_ds[r] = &ds[row * groups..(row + 1) * groups];
+        if kind == Scales::Whole {
+            row_starts[r] = &starts[row * tiles..(row + 1) * tiles];
+        }
     }
     let group = LINES * C::PER_LINE;
-    let (code_lines, scale_bytes) = (TILE_K / C::PER_LINE, kind.bytes());
-    let tile_lines = code_lines + TILE_K / group * scale_bytes / LINE;
-    let factors = p.w.factors(p.strip);
+    let mut scales =
+        ReadScales { kind, middle: f32::from(stored.middle()), factors: p.w.factors(p.strip), pair: (ZERO, ZERO) };
+    let (code_lines, per_group) = (stored.bytes() / LINE, kind.bytes());
+    let tile_lines = code_lines + if kind.whole() { 1 } else { TILE_K / group * per_group / LINE };
     let act_shift = p.w.act_group.trailing_zeros();
-    let bias = matches!(kind, Scales::Bf16Pair | Scales::F16Pair | Scales::F32Pair);
+    let bias = !matches!(kind, Scales::Bf16 | Scales::F16Factor);
     let (mut y, mut a) = ([ZERO; R], [ZERO; R]);
-    for (t, tile) in p.w.words(p.strip).chunks_exact(tile_lines).enumerate() {
-        let (codes, scales) = tile.split_at(code_lines);
+    let mut rest = p.w.words(p.strip);
+    for t in 0..tiles {
+        if kind.whole() && t % 2 == 0 {
+            (scales.pair, rest) = (f16_pairs(&rest[0]), &rest[1..]);
+        }
+        let (tile, next) = rest.split_at(tile_lines);
+        rest = next;
+        let (codes, scale_lines) = tile.split_at(code_lines);
+        let unpacked;
+        let codes = match stored {
+            Codes::U5 | Codes::U6 => {
+                unpacked = to_bytes(stored, codes);
+                &unpacked
+            }
+            _ => codes,
+        };
         let mut x = [[0.0; TILE_K]; R];
         for r in 0..R {
             let codes = &row_x[r][t];
@@ -128,8 +150,9 @@ fn block<C: Unpack, const LINES: usize, const R: usize, const FUSED: bool>(
                 x[r][i] = f32::from(codes[i]);
             }
         }
+        let mut total = [ZERO; R];
         for g in 0..TILE_K / group {
-            let (s, b) = read_scales(kind, scales, g, &factors);
+            let (s, b) = scales.read(scale_lines, g);
             let k = g * group;
             let act = (t * TILE_K + k) >> act_shift;
             let Some(lines) = codes[g * LINES..].first_chunk::<LINES>() else { continue };
@@ -146,6 +169,13 @@ fn block<C: Unpack, const LINES: usize, const R: usize, const FUSED: bool>(
                 }
             }
             for r in 0..R {
+                if kind == Scales::Whole {
+                    let start = row_starts[r][t][g] as f32;
+                    for l in 0..LANES {
+                        total[r][l] = s[l].mul_add(sums[r][l] + start, total[r][l]);
+                    }
+                    continue;
+                }
                 let (d, ds) = (row_d[r][act], row_ds[r][act]);
                 for l in 0..LANES {
                     a[r][l] = s[l].mul_add(sums[r][l] * d, a[r][l]);
@@ -157,14 +187,36 @@ fn block<C: Unpack, const LINES: usize, const R: usize, const FUSED: bool>(
                 }
             }
         }
+        if kind == Scales::Whole {
+            for r in 0..R {
+                for l in 0..LANES {
+                    a[r][l] = scales.pair.1[l].mul_add(total[r][l] * row_d[r][t], a[r][l]);
+                }
+            }
+        }
         if (t + 1) % (SLICE / TILE_K) == 0 {
             flush(&mut y, &mut a);
         }
     }
-    if !p.w.cols.div_ceil(TILE_K).is_multiple_of(SLICE / TILE_K) {
+    if !tiles.is_multiple_of(SLICE / TILE_K) {
         flush(&mut y, &mut a);
     }
     y
+}
+
+/// The lines of a tile of 5- or 6-bit codes as those of 8-bit ones.
+#[inline(always)]
+fn to_bytes(codes: Codes, lines: &[[u32; LANES]]) -> [[u32; LANES]; TILE_K / 4] {
+    let (bits, mask) = if codes == Codes::U5 { (1, 0x0101_0101) } else { (2, 0x0303_0303) };
+    let mut bytes = [[0; LANES]; TILE_K / 4];
+    for (p, to) in bytes.iter_mut().enumerate() {
+        let (low, upper) = (&lines[p / 2], &lines[8 + p * bits / 8]);
+        for l in 0..LANES {
+            let nibbles = low[l] >> (p % 2 * 4) & 0x0f0f_0f0f;
+            to[l] = nibbles | (upper[l] >> (p * bits % 8) & mask) << 4;
+        }
+    }
+    bytes
 }
 
 /// Sums of one row, a whole group at a time.
@@ -231,47 +283,93 @@ fn flush<const R: usize>(y: &mut [Lanes; R], a: &mut [Lanes; R]) {
     }
 }
 
-/// Scales and biases of group `g` of a tile.
-#[inline(always)]
-fn read_scales(kind: Scales, lines: &[[u32; LANES]], g: usize, factors: &Lanes) -> (Lanes, Lanes) {
-    let (mut s, mut b) = (ZERO, ZERO);
-    match kind {
-        Scales::Bf16Pair => {
-            for l in 0..LANES {
-                let w = u32::from_le(lines[g][l]);
-                s[l] = f32::from_bits(w & 0xffff_0000);
-                b[l] = f32::from_bits(w << 16);
+/// What scales and biases are read with.
+struct ReadScales {
+    kind: Scales,
+    /// The middle code.
+    middle: f32,
+    /// One for each output.
+    factors: Lanes,
+    /// dmin and d of scales that are whole numbers.
+    pair: (Lanes, Lanes),
+}
+
+impl ReadScales {
+    /// Of group `g` of a tile whose lines of scales these are; of [`Scales::Whole`] the whole numbers alone.
+    #[inline(always)]
+    fn read(&self, lines: &[[u32; LANES]], g: usize) -> (Lanes, Lanes) {
+        let (mut s, mut b) = (ZERO, ZERO);
+        match self.kind {
+            Scales::Bf16Pair => {
+                for l in 0..LANES {
+                    let w = u32::from_le(lines[g][l]);
+                    s[l] = f32::from_bits(w & 0xffff_0000);
+                    b[l] = f32::from_bits(w << 16);
+                }
+            }
+            Scales::F16Pair => (s, b) = f16_pairs(&lines[g]),
+            Scales::F32Pair => {
+                for l in 0..LANES {
+                    s[l] = f32::from_bits(u32::from_le(lines[2 * g][l]));
+                    b[l] = f32::from_bits(u32::from_le(lines[2 * g + 1][l]));
+                }
+            }
+            Scales::F16Middle => {
+                s = f16_halves(lines, g);
+                for l in 0..LANES {
+                    b[l] = -self.middle * s[l];
+                }
+            }
+            Scales::WholePair => {
+                for l in 0..LANES {
+                    let w = u32::from_le(lines[0][l]) >> (16 * g);
+                    s[l] = self.pair.1[l] * (w & 255) as f32;
+                    b[l] = -(self.pair.0[l] * (w >> 8 & 255) as f32);
+                }
+            }
+            Scales::Whole => {
+                for l in 0..LANES {
+                    s[l] = ((u32::from_le(lines[0][l]) >> (8 * g)) as i8) as f32;
+                }
+            }
+            Scales::Bf16 => {
+                let words = halves(lines, g);
+                for i in 0..LANES / 2 {
+                    s[2 * i] = widen_bf16(words[i] as u16);
+                    s[2 * i + 1] = widen_bf16((words[i] >> 16) as u16);
+                }
+            }
+            Scales::F16Factor => {
+                s = f16_halves(lines, g);
+                for l in 0..LANES {
+                    s[l] *= self.factors[l];
+                }
             }
         }
-        Scales::F16Pair => {
-            for l in 0..LANES {
-                let w = u32::from_le(lines[g][l]);
-                s[l] = widen_f16((w >> 16) as u16);
-                b[l] = widen_f16(w as u16);
-            }
-        }
-        Scales::F32Pair => {
-            for l in 0..LANES {
-                s[l] = f32::from_bits(u32::from_le(lines[2 * g][l]));
-                b[l] = f32::from_bits(u32::from_le(lines[2 * g + 1][l]));
-            }
-        }
-        Scales::Bf16 => {
-            let words = halves(lines, g);
-            for i in 0..LANES / 2 {
-                s[2 * i] = widen_bf16(words[i] as u16);
-                s[2 * i + 1] = widen_bf16((words[i] >> 16) as u16);
-            }
-        }
-        Scales::F16Factor => {
-            let words = halves(lines, g);
-            for i in 0..LANES / 2 {
-                s[2 * i] = widen_f16(words[i] as u16) * factors[2 * i];
-                s[2 * i + 1] = widen_f16((words[i] >> 16) as u16) * factors[2 * i + 1];
-            }
-        }
+        (s, b)
     }
-    (s, b)
+}
+
+/// The two f16 of each word: high half, low half.
+#[inline(always)]
+fn f16_pairs(line: &[u32; LANES]) -> (Lanes, Lanes) {
+    let (mut high, mut low) = (ZERO, ZERO);
+    for l in 0..LANES {
+        let w = u32::from_le(line[l]);
+        (high[l], low[l]) = (widen_f16((w >> 16) as u16), widen_f16(w as u16));
+    }
+    (high, low)
+}
+
+/// The `g`-th 16 f16.
+#[inline(always)]
+fn f16_halves(lines: &[[u32; LANES]], g: usize) -> Lanes {
+    let (words, mut s) = (halves(lines, g), ZERO);
+    for i in 0..LANES / 2 {
+        s[2 * i] = widen_f16(words[i] as u16);
+        s[2 * i + 1] = widen_f16((words[i] >> 16) as u16);
+    }
+    s
 }
 
 /// The `g`-th 16 half words, two to a word.

@@ -7,7 +7,7 @@
 //! order: `mod.rs`. The scalar twin is `scalar.rs`. Speed was not measured.
 #![allow(unsafe_code)]
 
-use super::kinds::{BF16, F16, F32, U4, U8};
+use super::kinds::*;
 use super::neon::{GroupSums, QUARTERS, Sums, four, neon_products, operands};
 use super::{CodeProducts, Product, code_products, codes, for_scheme, neon};
 use crate::lanes::Lanes;
@@ -21,7 +21,11 @@ neon_products!(Dotprod, "neon,dotprod");
 
 impl GroupSums for Dotprod {
     #[inline(always)]
-    unsafe fn sums<const C: u8, const L: usize, const R: usize>(line: *const u8, x: [*const i8; R]) -> Sums<R> {
+    unsafe fn sums<const C: u8, const L: usize, const R: usize>(
+        tile: *const u8,
+        g: usize,
+        x: [*const i8; R],
+    ) -> Sums<R> {
         // SAFETY: as this function's caller promises.
         unsafe {
             let eights = if C == U8 { L / 2 } else { L };
@@ -29,7 +33,7 @@ impl GroupSums for Dotprod {
             for i in 0..eights {
                 let fours = x.map(|x| [four(x, 2 * i), four(x, 2 * i + 1)]);
                 for q in 0..QUARTERS {
-                    for (n, v) in operands::<C>(line, i, q).into_iter().enumerate() {
+                    for (n, v) in operands::<C, L>(tile, g, i, q).into_iter().enumerate() {
                         let w = if C == U8 { veorq_u8(v, vdupq_n_u8(128)) } else { v };
                         for r in 0..R {
                             sums[r][q] = sdot(sums[r][q], vreinterpretq_s8_u8(w), fours[r][n]);

@@ -9,7 +9,7 @@
 //! order: `mod.rs`. The scalar twin is `scalar.rs`. Speed was not measured.
 #![allow(unsafe_code)]
 
-use super::kinds::{BF16, F16, F32, U4, U8};
+use super::kinds::*;
 use super::neon::{GroupSums, QUARTERS, Sums, four, neon_products, operands};
 use super::{CodeProducts, Product, code_products, codes, for_scheme, neon};
 use crate::lanes::Lanes;
@@ -23,7 +23,11 @@ neon_products!(I8mm, "neon,dotprod,i8mm");
 
 impl GroupSums for I8mm {
     #[inline(always)]
-    unsafe fn sums<const C: u8, const L: usize, const R: usize>(line: *const u8, x: [*const i8; R]) -> Sums<R> {
+    unsafe fn sums<const C: u8, const L: usize, const R: usize>(
+        tile: *const u8,
+        g: usize,
+        x: [*const i8; R],
+    ) -> Sums<R> {
         let eights = if C == U8 { L / 2 } else { L };
         // SAFETY: as this function's caller promises; a block of more than one row is of 2 or 4.
         unsafe {
@@ -32,7 +36,7 @@ impl GroupSums for I8mm {
                 for i in 0..eights {
                     let fours = [four(x[0], 2 * i), four(x[0], 2 * i + 1)];
                     for q in 0..QUARTERS {
-                        for (w, x) in operands::<C>(line, i, q).into_iter().zip(fours) {
+                        for (w, x) in operands::<C, L>(tile, g, i, q).into_iter().zip(fours) {
                             total[0][q] = usdot(total[0][q], w, x);
                         }
                     }
@@ -45,7 +49,7 @@ impl GroupSums for I8mm {
             for i in 0..eights {
                 let eight = |r: usize| vld1_s8(x[r].add(8 * i));
                 for q in 0..QUARTERS {
-                    let [low, high] = operands::<C>(line, i, q).map(|v| vreinterpretq_u32_u8(v));
+                    let [low, high] = operands::<C, L>(tile, g, i, q).map(|v| vreinterpretq_u32_u8(v));
                     let (first, second) = (vzip1q_u32(low, high), vzip2q_u32(low, high));
                     for j in 0..R / 2 {
                         let two = vcombine_s8(eight(2 * j), eight(2 * j + 1));

@@ -5,9 +5,11 @@
 //! order: slices of 256 absolute K, from zero each, added to y in index order. Inside a slice:
 //!   integer codes   for each exact group G in order (the part of K that shares a scale of the weights and one of the
 //!                   activations: 64, or 32 in schemes with groups of 32, or 16 in nvfp4 and affine groups of 16):
-//!                   I = sum of code * x code, exact; t = f32(I) * d; a = fma(s, t, a); affine also a = fma(b, ds, a). Affine groups of 128 are
-//!                   two groups of 64 with one scale; mxfp4 and nvfp4 count codes double and halve s. E4M3 scales of
-//!                   nvfp4 are multiplied by their f32 factor first, rounded once.
+//!                   I = sum of code * x code, exact; t = f32(I) * d; a = fma(s, t, a); with biases also
+//!                   a = fma(b, ds, a). Affine groups of 128 are two groups of 64 with one scale; mxfp4 and nvfp4 count
+//!                   codes double and halve s. E4M3 scales of nvfp4 are multiplied by their f32 factor first, rounded once.
+//!   q6_k            for each 64, which share d of the activations: t = fma(f32(scale), f32(I), t) for the four groups of
+//!                   16 in order, from zero, where I counts codes less 32; then a = fma(d of the weights, t * d, a).
 //!   plain floats    a = fma(w, x, a) for k in order.
 //!   E4M3            for each scale group (32, or 128 of block-scaled fp8) in order: g = fma(w, x, g) for k in order,
 //!                   from zero; then a = fma(s, g, a).
@@ -32,8 +34,10 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 pub mod vnni;
 
-use crate::acts::Tile;
+use crate::acts::{Starts, Tile};
 use crate::lanes::Lanes;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::tiles::LINE;
 use crate::tiles::{Codes, Kind, Scales, Weights};
 use martlet_tensor::Float;
 
@@ -56,8 +60,16 @@ pub struct Product<'a> {
 // Blocks of rows are AMX's.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub enum Input<'a> {
-    /// Row r is `codes[r * tiles..]`, with `groups` scales from `r * groups` on; see `acts.rs`.
-    Codes { codes: &'a [Tile], blocks: &'a [Tile], d: &'a [f32], ds: &'a [f32], tiles: usize, groups: usize },
+    /// Row r is `codes[r * tiles..]`, with `starts` of the same where the weights want them, and `groups` scales from `r * groups` on; see `acts.rs`.
+    Codes {
+        codes: &'a [Tile],
+        blocks: &'a [Tile],
+        starts: &'a [Starts],
+        d: &'a [f32],
+        ds: &'a [f32],
+        tiles: usize,
+        groups: usize,
+    },
     /// Row r is `x[r * stride..]`.
     Floats { x: &'a [f32], stride: usize },
 }
@@ -71,11 +83,56 @@ pub trait CodeProducts {
 /// Kinds of codes and scales as constants that a function can be compiled for.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod kinds {
-    pub const U4: u8 = 0;
-    pub const U8: u8 = 1;
+    pub const U4: u8 = 4;
+    pub const U5: u8 = 5;
+    pub const U6: u8 = 6;
+    pub const U8: u8 = 8;
     pub const BF16: u8 = 0;
     pub const F16: u8 = 1;
     pub const F32: u8 = 2;
+    pub const MIDDLE: u8 = 3;
+    pub const WHOLE_PAIR: u8 = 4;
+    pub const WHOLE: u8 = 5;
+}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use kinds::*;
+
+/// How a tile of codes `C` and scales `S` lies whose groups have `L` lines of nibbles or bytes; `tiles.rs` has the layout.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+struct TileOf<const C: u8, const S: u8, const L: usize>;
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+impl<const C: u8, const S: u8, const L: usize> TileOf<C, S, L> {
+    /// Lines of nibbles or bytes.
+    const CODES: usize = if C == U8 { 16 } else { 8 };
+    /// Lines of nibbles to which one line of upper bits belongs.
+    const PER_UPPER: usize = if C == U5 { 4 } else { 2 };
+    /// Bytes before the scales.
+    const SCALES_AT: usize =
+        LINE * if C == U5 || C == U6 { Self::CODES + Self::CODES / Self::PER_UPPER } else { Self::CODES };
+    const GROUPS: usize = Self::CODES / L;
+    /// Whether scales are whole numbers: one line a tile, with a line of factors before every two tiles.
+    const WHOLE: bool = S == WHOLE_PAIR || S == WHOLE;
+    /// Bytes of the scales of a group.
+    const SCALES: usize = match S {
+        F32 => 2 * LINE,
+        MIDDLE => LINE / 2,
+        _ => LINE,
+    };
+    const BYTES: usize = Self::SCALES_AT + if Self::WHOLE { LINE } else { Self::GROUPS * Self::SCALES };
+    /// Groups of activations.
+    const ACT_GROUPS: usize = if S == WHOLE { 1 } else { Self::GROUPS };
+    /// The code whose value is zero, where that is the same for all scales.
+    const MIDDLE: i32 = 1 << (C - 1);
+
+    /// The first byte of a strip; panics where strip and activations are not of this kind and of `tiles` tiles.
+    fn strip(p: &Product<'_>, tiles: usize, groups: usize) -> *const u8 {
+        let factors = if Self::WHOLE { tiles.div_ceil(2) * LINE } else { 0 };
+        let bytes = p.w.strip(p.strip);
+        let expected = tiles * Self::BYTES + factors;
+        assert!(bytes.len() == expected && groups == tiles * Self::ACT_GROUPS, "activations of another shape");
+        bytes.as_ptr()
+    }
 }
 
 /// The function `$rows::<codes, scales, lines of a group>` for a scheme with biases, none for another.
@@ -85,18 +142,30 @@ macro_rules! for_scheme {
         match ($codes, $group, $scales) {
             (Codes::U4, 64, Scales::Bf16Pair) => Some($rows::<U4, BF16, 8> as unsafe fn(&Product<'_>, &mut [Lanes])),
             (Codes::U4, 64, Scales::F16Pair) => Some($rows::<U4, F16, 8> as _),
-            (Codes::U4, 64, Scales::F32Pair) => Some($rows::<U4, F32, 8> as _),
             (Codes::U4, 32, Scales::Bf16Pair) => Some($rows::<U4, BF16, 4> as _),
             (Codes::U4, 32, Scales::F16Pair) => Some($rows::<U4, F16, 4> as _),
             (Codes::U4, 32, Scales::F32Pair) => Some($rows::<U4, F32, 4> as _),
+            (Codes::U4, 32, Scales::F16Middle) => Some($rows::<U4, MIDDLE, 4> as _),
+            (Codes::U4, 32, Scales::WholePair) => Some($rows::<U4, WHOLE_PAIR, 4> as _),
+            (Codes::U4, 16, Scales::F32Pair) => Some($rows::<U4, F32, 2> as _),
+            (Codes::U5, 64, Scales::Bf16Pair) => Some($rows::<U5, BF16, 8> as _),
+            (Codes::U5, 64, Scales::F16Pair) => Some($rows::<U5, F16, 8> as _),
+            (Codes::U5, 32, Scales::Bf16Pair) => Some($rows::<U5, BF16, 4> as _),
+            (Codes::U5, 32, Scales::F16Pair) => Some($rows::<U5, F16, 4> as _),
+            (Codes::U5, 32, Scales::F16Middle) => Some($rows::<U5, MIDDLE, 4> as _),
+            (Codes::U5, 32, Scales::WholePair) => Some($rows::<U5, WHOLE_PAIR, 4> as _),
+            (Codes::U6, 64, Scales::Bf16Pair) => Some($rows::<U6, BF16, 8> as _),
+            (Codes::U6, 64, Scales::F16Pair) => Some($rows::<U6, F16, 8> as _),
+            (Codes::U6, 32, Scales::Bf16Pair) => Some($rows::<U6, BF16, 4> as _),
+            (Codes::U6, 32, Scales::F16Pair) => Some($rows::<U6, F16, 4> as _),
+            (Codes::U6, 32, Scales::F32Pair) => Some($rows::<U6, F32, 4> as _),
+            (Codes::U6, 16, Scales::Whole) => Some($rows::<U6, WHOLE, 2> as _),
             (Codes::U8, 64, Scales::Bf16Pair) => Some($rows::<U8, BF16, 16> as _),
             (Codes::U8, 64, Scales::F16Pair) => Some($rows::<U8, F16, 16> as _),
-            (Codes::U8, 64, Scales::F32Pair) => Some($rows::<U8, F32, 16> as _),
             (Codes::U8, 32, Scales::Bf16Pair) => Some($rows::<U8, BF16, 8> as _),
             (Codes::U8, 32, Scales::F16Pair) => Some($rows::<U8, F16, 8> as _),
             (Codes::U8, 32, Scales::F32Pair) => Some($rows::<U8, F32, 8> as _),
-            (Codes::U8, 16, Scales::Bf16Pair) => Some($rows::<U8, BF16, 4> as _),
-            (Codes::U8, 16, Scales::F16Pair) => Some($rows::<U8, F16, 4> as _),
+            (Codes::U8, 32, Scales::F16Middle) => Some($rows::<U8, MIDDLE, 8> as _),
             (Codes::U8, 16, Scales::F32Pair) => Some($rows::<U8, F32, 4> as _),
             _ => None,
         }

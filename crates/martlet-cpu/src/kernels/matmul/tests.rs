@@ -49,10 +49,14 @@ fn check(kernels: &KernelSet, w: &Weights, x: &[f32], want: &[Vec<f32>], what: &
         let (d, ds) = (&mut acts.d[r * groups..(r + 1) * groups], &mut acts.ds[r * groups..(r + 1) * groups]);
         (kernels.quantise)(&x[r * k..(r + 1) * k], w.act_group, codes, d, ds);
     }
+    acts.starts.resize(rows * tiles, [0; 4]);
+    (kernels.starts)(&acts.codes, &mut acts.starts);
     acts.arrange(&Pool::new(1).unwrap());
     // With the rows in blocks, and without.
     let of = |blocks| match w.kind {
-        Kind::Codes(..) => Input::Codes { codes: &acts.codes, blocks, d: &acts.d, ds: &acts.ds, tiles, groups },
+        Kind::Codes(..) => {
+            Input::Codes { codes: &acts.codes, blocks, starts: &acts.starts, d: &acts.d, ds: &acts.ds, tiles, groups }
+        }
         _ => Input::Floats { x, stride: k },
     };
     let all: Vec<u32> = (0..rows as u32).collect();

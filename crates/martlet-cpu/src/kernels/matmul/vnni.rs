@@ -12,8 +12,8 @@
 //!   `scalar.rs`.
 #![allow(unsafe_code)]
 
-use super::kinds::{BF16, F16, F32, U4, U8};
-use super::{CodeProducts, Input, Product, SLICE, code_products, codes, for_scheme};
+use super::kinds::*;
+use super::{CodeProducts, Input, Product, SLICE, TileOf, code_products, codes, for_scheme};
 use crate::lanes::{LANES, Lanes};
 use crate::tiles::{Codes, LINE, Scales, TILE_K};
 use std::arch::x86_64::*;
@@ -26,46 +26,66 @@ pub struct Vnni;
 
 code_products!(Vnni, "avx512f,avx512bw,avx512vnni", [8, 4, 2, 1]);
 
-/// The `R` rows from `first` on at once: a = fma(s, f32(I) * d, a) for each group, then a = fma(b, ds, a).
+/// The `R` rows from `first` on at once: a = fma(s, f32(I) * d, a) for each group, then a = fma(b, ds, a); or for scales
+/// that are whole numbers without minima, the order of q6_k.
 // Never inlined: the registers of one block do not go round in two.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn block<const C: u8, const S: u8, const L: usize, const R: usize>(p: &Product<'_>, first: usize, out: &mut [Lanes]) {
-    let Input::Codes { codes, d, ds, tiles, groups, .. } = p.x else { return };
-    let code_lines = if C == U8 { 16 } else { 8 };
-    let (per_tile, scale_lines) = (code_lines / L, if S == F32 { 2 } else { 1 });
-    let tile_lines = code_lines + per_tile * scale_lines;
-    let words = p.w.words(p.strip);
-    assert!(words.len() == tiles * tile_lines && groups == tiles * per_tile, "activations of another shape");
-    let (mut x, mut d_at, mut ds_at) = ([codes.as_ptr(); R], [d.as_ptr(); R], [ds.as_ptr(); R]);
+    let Input::Codes { codes, starts, d, ds, tiles, groups, .. } = p.x else { return };
+    let mut tile = TileOf::<C, S, L>::strip(p, tiles, groups);
+    let (mut x, mut starts_at) = ([codes.as_ptr(); R], [starts.as_ptr(); R]);
+    let (mut d_at, mut ds_at) = ([d.as_ptr(); R], [ds.as_ptr(); R]);
     for r in 0..R {
         let row = p.rows[first + r] as usize;
         x[r] = codes[row * tiles..(row + 1) * tiles].as_ptr();
+        if S == WHOLE {
+            starts_at[r] = starts[row * tiles..(row + 1) * tiles].as_ptr();
+        }
         d_at[r] = d[row * groups..(row + 1) * groups].as_ptr();
         ds_at[r] = ds[row * groups..(row + 1) * groups].as_ptr();
     }
     let out = &mut out[first..first + R];
     out.fill([0.0; LANES]);
-    let mut tile: *const u8 = words.as_ptr().cast();
+    let mut factors = (_mm512_setzero_ps(), _mm512_setzero_ps());
     for slice in (0..tiles).step_by(SLICE / TILE_K) {
         let mut a = [_mm512_setzero_ps(); R];
         for t in slice..tiles.min(slice + SLICE / TILE_K) {
             // SAFETY: tile t of `tiles` in the strip, and of each row; group `act` of `groups`: the slices above hold
-            // them all. `tile` moves on by one tile for each t.
+            // them all. `tile` moves on by one tile for each t, and by one line of factors for every second.
             unsafe {
-                for g in 0..per_tile {
-                    let mut four = x.map(|x| x.add(t).cast::<i32>());
-                    four.iter_mut().for_each(|x| *x = x.add(TILE_K / 4 / per_tile * g));
-                    let sums = sum_group::<C, L, R>(tile.add(g * L * LINE), four);
-                    let (s, b) = scales::<S>(tile.add((code_lines + g * scale_lines) * LINE));
-                    let act = t * per_tile + g;
+                if TileOf::<C, S, L>::WHOLE && t % 2 == 0 {
+                    factors = pairs::<F16>(line_at(tile));
+                    tile = tile.add(LINE);
+                }
+                let mut total = [_mm512_setzero_ps(); R];
+                for g in 0..TileOf::<C, S, L>::GROUPS {
+                    let four = x.map(|x| x.add(t).cast::<i32>().add(g * TILE_K / 4 / TileOf::<C, S, L>::GROUPS));
+                    let mut start = [_mm512_setzero_si512(); R];
+                    if S == WHOLE {
+                        start = starts_at.map(|starts| _mm512_set1_epi32((*starts.add(t))[g]));
+                    }
+                    let sums = sum_group::<C, L, R>(tile, g, four, start);
+                    let act = t * TileOf::<C, S, L>::ACT_GROUPS + g;
+                    let (s, b) = scales::<C, S, L>(tile, g, factors);
                     for r in 0..R {
-                        let v = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[r]), _mm512_set1_ps(*d_at[r].add(act)));
+                        let sum = _mm512_cvtepi32_ps(sums[r]);
+                        if S == WHOLE {
+                            total[r] = _mm512_fmadd_ps(s, sum, total[r]);
+                            continue;
+                        }
+                        let v = _mm512_mul_ps(sum, _mm512_set1_ps(*d_at[r].add(act)));
                         a[r] = _mm512_fmadd_ps(s, v, a[r]);
                         a[r] = _mm512_fmadd_ps(b, _mm512_set1_ps(*ds_at[r].add(act)), a[r]);
                     }
                 }
-                tile = tile.add(tile_lines * LINE);
+                if S == WHOLE {
+                    for r in 0..R {
+                        let v = _mm512_mul_ps(total[r], _mm512_set1_ps(*d_at[r].add(t)));
+                        a[r] = _mm512_fmadd_ps(factors.1, v, a[r]);
+                    }
+                }
+                tile = tile.add(TileOf::<C, S, L>::BYTES);
             }
         }
         for r in 0..R {
@@ -76,33 +96,38 @@ fn block<const C: u8, const S: u8, const L: usize, const R: usize>(p: &Product<'
     }
 }
 
-/// The exact sums of a group of `L` lines. Several chains hide the latency of the products.
+/// The exact sums of group `g`, of `L` lines, added to `start`. Several chains hide the latency of the products.
 ///
 /// # Safety
-/// `L` lines at `line`; as many codes of each row at `x`.
+/// A tile at `tile`; the group's codes of each row at `x`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn sum_group<const C: u8, const L: usize, const R: usize>(line: *const u8, x: [*const i32; R]) -> [__m512i; R] {
-    let mut even = [_mm512_setzero_si512(); R];
-    let mut odd = even;
-    let (mut even_2, mut odd_2) = (even, even);
+unsafe fn sum_group<const C: u8, const L: usize, const R: usize>(
+    tile: *const u8,
+    g: usize,
+    x: [*const i32; R],
+    start: [__m512i; R],
+) -> [__m512i; R] {
+    let (mut even, mut odd) = (start, [_mm512_setzero_si512(); R]);
+    let (mut even_2, mut odd_2) = (odd, odd);
     // One row: high nibbles stay where they are, and their sum is divided by 16 at the end. Several: shifted once.
     let shift_sums = C == U4 && R == 1;
+    // A single row changes over between two pairs of chains, but for a group that is over too soon.
+    let twofold = R == 1 && L > 2;
+    let mut upper = _mm512_setzero_si512();
     for i in 0..if C == U8 { L / 2 } else { L } {
         // SAFETY: as this function's caller promises.
         let four = |r: usize, i: usize| unsafe { _mm512_set1_epi32(x[r].add(i).read_unaligned()) };
         // SAFETY: as above.
-        let (low, high) = unsafe { operands::<C>(line, i, shift_sums) };
-        // A single row changes over between two pairs of chains.
-        let second = R == 1 && i % 2 == 1;
-        let (to_even, to_odd) = if second { (&mut even_2, &mut odd_2) } else { (&mut even, &mut odd) };
+        let (low, high) = unsafe { operands::<C, L>(tile, g, i, &mut upper, shift_sums) };
+        let (to_even, to_odd) = if twofold && i % 2 == 1 { (&mut even_2, &mut odd_2) } else { (&mut even, &mut odd) };
         for r in 0..R {
             to_even[r] = _mm512_dpbusd_epi32(to_even[r], low, four(r, 2 * i));
             to_odd[r] = _mm512_dpbusd_epi32(to_odd[r], high, four(r, 2 * i + 1));
         }
     }
     for r in 0..R {
-        if R == 1 {
+        if twofold {
             (even[r], odd[r]) = (_mm512_add_epi32(even[r], even_2[r]), _mm512_add_epi32(odd[r], odd_2[r]));
         }
         if shift_sums {
@@ -113,48 +138,111 @@ unsafe fn sum_group<const C: u8, const L: usize, const R: usize>(line: *const u8
     even
 }
 
-/// The codes of the inputs 8 i to 8 i + 3 and 8 i + 4 to 8 i + 7 of a group; with `times_16` the second times 16.
+/// The codes of the inputs 8 i to 8 i + 3 and 8 i + 4 to 8 i + 7 of group `g`; with `times_16` the second times 16.
+/// `upper` keeps the line of upper bits from call to call, `i` going up from 0.
 ///
 /// # Safety
-/// As for `sum_group`.
+/// A tile at `tile`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub unsafe fn operands<const C: u8>(line: *const u8, i: usize, times_16: bool) -> (__m512i, __m512i) {
-    if C == U8 {
-        // SAFETY: as this function's caller promises.
-        return unsafe { (line_at(line.add(2 * i * LINE)), line_at(line.add((2 * i + 1) * LINE))) };
-    }
+pub unsafe fn operands<const C: u8, const L: usize>(
+    tile: *const u8,
+    g: usize,
+    i: usize,
+    upper: &mut __m512i,
+    times_16: bool,
+) -> (__m512i, __m512i) {
     // SAFETY: as this function's caller promises.
-    let v = unsafe { line_at(line.add(i * LINE)) };
+    let line = |i: usize| unsafe { line_at(tile.add(i * LINE)) };
+    if C == U8 {
+        return (line(g * L + 2 * i), line(g * L + 2 * i + 1));
+    }
+    let v = line(g * L + i);
     let mask = _mm512_set1_epi8(15);
     let high = match times_16 {
         true => _mm512_andnot_si512(mask, v),
         false => _mm512_and_si512(_mm512_srli_epi16::<4>(v), mask),
     };
-    (_mm512_and_si512(v, mask), high)
+    let low = _mm512_and_si512(v, mask);
+    if C == U4 {
+        return (low, high);
+    }
+    let per = TileOf::<C, BF16, L>::PER_UPPER;
+    if i % per == 0 {
+        *upper = line(TileOf::<C, BF16, L>::CODES + (g * L + i) / per);
+    }
+    let mask = _mm512_set1_epi8(if C == U5 { 0x10 } else { 0x30 });
+    // a | b & c
+    let join = |nibbles, four| _mm512_ternarylogic_epi32::<0xf8>(nibbles, upper_bits::<C>(*upper, four), mask);
+    (join(low, 2 * (i % per)), join(high, 2 * (i % per) + 1))
 }
 
-/// Scales and biases of a group.
-///
-/// # Safety
-/// Its lines of scales at `line`.
+/// The upper bits of four `four` of a line of them, from bit 4 of each byte on; the other bits are of no account.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub unsafe fn scales<const S: u8>(line: *const u8) -> (__m512, __m512) {
-    // SAFETY: as this function's caller promises.
-    let v = unsafe { line_at(line) };
-    match S {
-        BF16 => {
-            let s = _mm512_and_si512(v, _mm512_set1_epi32(-65536));
-            (_mm512_castsi512_ps(s), _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v)))
-        }
-        F16 => {
-            let s = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(v));
-            (_mm512_cvtph_ps(s), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)))
-        }
-        // SAFETY: two lines, as this function's caller promises.
-        _ => (_mm512_castsi512_ps(v), _mm512_castsi512_ps(unsafe { line_at(line.add(LINE)) })),
+fn upper_bits<const C: u8>(upper: __m512i, four: usize) -> __m512i {
+    match if C == U5 { four } else { 2 * four } {
+        0 => _mm512_slli_epi16::<4>(upper),
+        1 => _mm512_slli_epi16::<3>(upper),
+        2 => _mm512_slli_epi16::<2>(upper),
+        3 => _mm512_slli_epi16::<1>(upper),
+        4 => upper,
+        5 => _mm512_srli_epi16::<1>(upper),
+        6 => _mm512_srli_epi16::<2>(upper),
+        _ => _mm512_srli_epi16::<3>(upper),
     }
+}
+
+/// Scales and biases of group `g` of a tile; of [`WHOLE`] scales the whole numbers alone. `factors` are those of
+/// whole numbers: dmin, d.
+///
+/// # Safety
+/// A tile at `tile`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+pub unsafe fn scales<const C: u8, const S: u8, const L: usize>(
+    tile: *const u8,
+    g: usize,
+    factors: (__m512, __m512),
+) -> (__m512, __m512) {
+    let all = tile.wrapping_add(TileOf::<C, S, L>::SCALES_AT);
+    let at = all.wrapping_add(g * TileOf::<C, S, L>::SCALES);
+    // SAFETY: as this function's caller promises; a group has the lines that are read here.
+    unsafe {
+        match S {
+            F32 => (_mm512_castsi512_ps(line_at(at)), _mm512_castsi512_ps(line_at(at.add(LINE)))),
+            MIDDLE => {
+                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+                let s = _mm512_cvtph_ps(_mm256_load_si256(at.cast()));
+                (s, _mm512_mul_ps(s, _mm512_set1_ps(-TileOf::<C, S, L>::MIDDLE as f32)))
+            }
+            WHOLE_PAIR => {
+                let whole = |at: usize| {
+                    let shifted = _mm512_srlv_epi32(line_at(all), _mm512_set1_epi32(8 * at as i32));
+                    _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(255)))
+                };
+                let min = _mm512_mul_ps(factors.0, whole(2 * g + 1));
+                (_mm512_mul_ps(factors.1, whole(2 * g)), _mm512_mul_ps(min, _mm512_set1_ps(-1.0)))
+            }
+            WHOLE => {
+                let up = _mm512_sllv_epi32(line_at(all), _mm512_set1_epi32(24 - 8 * g as i32));
+                (_mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(up)), _mm512_setzero_ps())
+            }
+            _ => pairs::<S>(line_at(at)),
+        }
+    }
+}
+
+/// The two floats of each word: high half, low half.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn pairs<const S: u8>(v: __m512i) -> (__m512, __m512) {
+    if S == BF16 {
+        let s = _mm512_and_si512(v, _mm512_set1_epi32(-65536));
+        return (_mm512_castsi512_ps(s), _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v)));
+    }
+    let s = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(v));
+    (_mm512_cvtph_ps(s), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)))
 }
 
 /// Reads a line, and asks for the one [`AHEAD`] of it: an address without memory is no fault.

@@ -1,6 +1,6 @@
 //! Blocks of 256 with scales of scales: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K.
 
-use super::{Block, half};
+use super::{Block, half, kquant};
 
 /// 16 bytes: scale (low nibble) and minimum (high) of each 16 | codes, 64 bytes | d f16 | dmin f16.
 /// Byte 32 h + j of the codes holds those of 128 h + 32 i + j at bit 2 i.
@@ -51,12 +51,26 @@ pub fn q5(bytes: &[u8], b: &mut Block) {
     }
 }
 
-/// Eight scales and eight minima of 6 bits: bytes 0 to 3 and 4 to 7 hold the first four of each, and in their upper two
-/// bits the upper two of the last four, whose lower four are the nibbles of bytes 8 to 11 (scales low).
-fn scales_and_minima(bytes: &[u8], b: &mut Block) {
-    let (d, min) = (half(bytes, 0), half(bytes, 2));
+/// Scales of a block as whole numbers, and the factors d and dmin (none in Q6_K), as f16.
+pub struct Whole {
+    /// Q4_K and Q5_K: a scale and a minimum for each 32 weights. Q6_K: a signed scale for each 16.
+    pub scales: [u8; 16],
+    pub factors: [u8; 4],
+}
+
+/// Of Q4_K, Q5_K or Q6_K, by the bits of their codes.
+pub fn whole(bytes: &[u8], bits: u8) -> Whole {
+    let mut whole = Whole { scales: [0; 16], factors: [0; 4] };
+    if bits == 6 {
+        whole.scales.copy_from_slice(&bytes[192..208]);
+        whole.factors[..2].copy_from_slice(&bytes[208..210]);
+        return whole;
+    }
+    whole.factors.copy_from_slice(&bytes[..4]);
+    // Eight scales and eight minima of 6 bits: bytes 0 to 3 and 4 to 7 hold the first four of each, and in their upper
+    // two bits the upper two of the last four, whose lower four are the nibbles of bytes 8 to 11 (scales low).
     let packed = &bytes[4..16];
-    for g in 0..8 {
+    for (g, two) in whole.scales.chunks_exact_mut(2).enumerate() {
         let (s, m) = match g {
             0..4 => (packed[g] & 63, packed[4 + g] & 63),
             _ => {
@@ -64,8 +78,15 @@ fn scales_and_minima(bytes: &[u8], b: &mut Block) {
                 (low & 15 | s >> 6 << 4, low >> 4 | m >> 6 << 4)
             }
         };
-        b.scales[g] = d * s as f32;
-        b.biases[g] = -(min * m as f32);
+        two.copy_from_slice(&[s, m]);
+    }
+    whole
+}
+
+fn scales_and_minima(bytes: &[u8], b: &mut Block) {
+    let Whole { scales, factors } = whole(bytes, 4);
+    for (g, two) in scales.chunks_exact(2).enumerate() {
+        (b.scales[g], b.biases[g]) = kquant::with_minimum(half(&factors, 0), half(&factors, 2), two);
     }
 }
 
@@ -73,11 +94,11 @@ fn scales_and_minima(bytes: &[u8], b: &mut Block) {
 /// In each half of 128 codes: byte j of the lower bits has those of j and 64 + j, byte j of the upper ones those of
 /// 32 i + j at bit 2 i.
 pub fn q6(bytes: &[u8], b: &mut Block) {
-    let d = half(bytes, 208);
-    for g in 0..16 {
-        b.scales[g] = d * bytes[192 + g].cast_signed() as f32;
+    let Whole { scales, factors } = whole(bytes, 6);
+    for (g, scale) in scales.into_iter().enumerate() {
+        (b.scales[g], _) = kquant::signed(half(&factors, 0), scale);
     }
-    b.zeros.fill(32.0);
+    b.zeros.fill(f32::from(kquant::MIDDLE));
     for (k, code) in b.codes.iter_mut().enumerate() {
         let (h, i) = (k / 128, k % 128);
         let low = bytes[64 * h + i % 64] >> (i / 64 * 4) & 15;

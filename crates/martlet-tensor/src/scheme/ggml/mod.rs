@@ -1,16 +1,18 @@
 //! The block types of ggml, as GGUF files hold them.
 //!
-//! A row is a run of blocks of 32 or 256 weights, each with its scales inside. All of them but MXFP4 are affine with
-//! scales and biases that are exact in f16 or f32, so a block is taken apart, not requantised: [`BlockType::scheme`]
-//! says the planar scheme in which [`BlockType::planes`] writes the same numbers.
+//! A row is a run of blocks of 32 or 256 weights, each with its scales inside. A block is taken apart, not requantised:
+//! [`BlockType::scheme`] says the planar scheme in which [`BlockType::planes`] writes the same numbers. All types but
+//! MXFP4 are affine with scales and biases that are exact in f16 or f32; the commonest have schemes of their own, which
+//! take less memory.
 //!
 //! | type | planar scheme | value |
 //! | --- | --- | --- |
-//! | Q4_0, Q5_0, Q8_0 | affine 4, 5, 8 bits, groups of 32, f16 | d * (code - 8, 16, 128) |
+//! | Q4_0, Q5_0, Q8_0 | symmetric 4, 5, 8 bits, groups of 32, f16 | d * (code - 8, 16, 128) |
 //! | Q4_1, Q5_1 | affine 4, 5 bits, groups of 32, f16 | d * code + m |
 //! | Q2_K | affine 2 bits, groups of 16, f32 | (d * s) * code - dmin * m |
-//! | Q3_K, Q6_K | affine 3, 6 bits, groups of 16, f32 | (d * s) * (code - 4, 32) |
-//! | Q4_K, Q5_K | affine 4, 5 bits, groups of 32, f32 | (d * s) * code - dmin * m |
+//! | Q3_K | affine 3 bits, groups of 16, f32 | (d * s) * (code - 4) |
+//! | Q6_K | K-quant 6 bits, groups of 16 | (d * s) * (code - 32) |
+//! | Q4_K, Q5_K | K-quant 4, 5 bits, groups of 32 | (d * s) * code - dmin * m |
 //! | IQ4_NL, IQ4_XS | affine 8 bits, groups of 32, f16 or f32 | s * level(code), levels are whole numbers of 8 bits |
 //! | IQ1_S | affine 2 bits, groups of 32, f32 | (d * s) * (level - 1 + 1/8 or - 1/8) |
 //! | IQ1_M | affine 4 bits, groups of 16, f32 | the same, the sum in eighths as (2 code - 9) |
@@ -36,7 +38,7 @@ mod ternary;
 
 use super::Scheme;
 use super::affine::BitWriter;
-use super::fp;
+use super::{fp, kquant};
 use crate::Float;
 use half::f16;
 
@@ -155,11 +157,26 @@ impl BlockType {
 
     /// The scheme that holds the same numbers, codes apart from scales and biases.
     pub fn scheme(self) -> Scheme {
+        match self {
+            BlockType::Q4_0 => Scheme::Symmetric { bits: 4 },
+            BlockType::Q5_0 => Scheme::Symmetric { bits: 5 },
+            BlockType::Q8_0 => Scheme::Symmetric { bits: 8 },
+            BlockType::Q4K => Scheme::KQuant { bits: 4 },
+            BlockType::Q5K => Scheme::KQuant { bits: 5 },
+            BlockType::Q6K => Scheme::KQuant { bits: 6 },
+            _ => self.plain_scheme(),
+        }
+    }
+
+    /// The same for rows whose columns are moved in pieces of any number of whole groups: no scale has a factor that it
+    /// shares with another group.
+    pub fn plain_scheme(self) -> Scheme {
         let affine = |bits, group, scale| Scheme::Affine { bits, group, scale };
         match self {
-            BlockType::Q4_0 | BlockType::Q4_1 => affine(4, 32, Float::F16),
-            BlockType::Q5_0 | BlockType::Q5_1 => affine(5, 32, Float::F16),
-            BlockType::Q8_0 | BlockType::Iq4Nl => affine(8, 32, Float::F16),
+            BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 => self.scheme(),
+            BlockType::Q4_1 => affine(4, 32, Float::F16),
+            BlockType::Q5_1 => affine(5, 32, Float::F16),
+            BlockType::Iq4Nl => affine(8, 32, Float::F16),
             BlockType::Q2K => affine(2, 16, Float::F32),
             BlockType::Q3K => affine(3, 16, Float::F32),
             BlockType::Q4K => affine(4, 32, Float::F32),
@@ -227,30 +244,48 @@ impl BlockType {
         }
     }
 
-    /// Appends whole blocks in the form of [`BlockType::scheme`].
-    pub fn planes(self, blocks: &[u8], out: &mut Planes) -> Result<(), ScaleError> {
-        let (weights, scheme) = (self.weights(), self.scheme());
+    /// Appends whole blocks in the form of `scheme`, which is one of this type's two.
+    pub fn planes(self, blocks: &[u8], scheme: Scheme, out: &mut Planes) -> Result<(), ScaleError> {
         for (block, bytes) in blocks.chunks_exact(self.bytes()).enumerate() {
-            let Scheme::Affine { group, scale, .. } = scheme else {
-                if bytes[0] == 0xff {
-                    return Err(ScaleError { block });
+            let finite = match scheme {
+                Scheme::Affine { group, scale, .. } => self.affine_planes(bytes, group as usize, scale, out),
+                Scheme::Symmetric { .. } => {
+                    let b = self.block(bytes);
+                    out.codes.extend(&b.codes[..self.weights()]);
+                    Float::F16.put(b.scales[0], &mut out.scales);
+                    b.scales[0].is_finite()
                 }
-                out.scales.push(bytes[0]);
-                out.codes.extend((0..weights).map(|k| nibble(&bytes[1..], k)));
-                continue;
+                Scheme::KQuant { bits } => {
+                    out.codes.extend(self.block(bytes).codes);
+                    let whole = k::whole(bytes, bits);
+                    out.scales.extend(whole.scales);
+                    let factors = &whole.factors[..kquant::factor_bytes(bits)];
+                    (0..MOST / kquant::BLOCK).for_each(|_| out.biases.extend(factors));
+                    (0..factors.len() / 2).all(|i| half(factors, 2 * i).is_finite())
+                }
+                _ => {
+                    out.scales.push(bytes[0]);
+                    out.codes.extend((0..self.weights()).map(|k| nibble(&bytes[1..], k)));
+                    bytes[0] != 0xff
+                }
             };
-            let b = self.block(bytes);
-            out.codes.extend(&b.codes[..weights]);
-            for g in 0..weights / group as usize {
-                let bias = if b.zeros[g] == 0.0 { b.biases[g] } else { b.scales[g] * -b.zeros[g] };
-                if !b.scales[g].is_finite() || !scale.round(bias).is_finite() {
-                    return Err(ScaleError { block });
-                }
-                scale.put(b.scales[g], &mut out.scales);
-                scale.put(bias, &mut out.biases);
+            if !finite {
+                return Err(ScaleError { block });
             }
         }
         Ok(())
+    }
+
+    /// One block; whether its scales and biases are numbers.
+    fn affine_planes(self, bytes: &[u8], group: usize, scale: Float, out: &mut Planes) -> bool {
+        let b = self.block(bytes);
+        out.codes.extend(&b.codes[..self.weights()]);
+        (0..self.weights() / group).all(|g| {
+            let bias = if b.zeros[g] == 0.0 { b.biases[g] } else { b.scales[g] * -b.zeros[g] };
+            scale.put(b.scales[g], &mut out.scales);
+            scale.put(bias, &mut out.biases);
+            b.scales[g].is_finite() && scale.round(bias).is_finite()
+        })
     }
 }
 

@@ -43,41 +43,63 @@ fn every_type_decodes_to_the_bits_of_the_gguf_package() {
 #[test]
 fn planes_hold_the_same_numbers() {
     for (kind, blocks, want) in golden() {
-        let mut planes = Planes::default();
-        kind.planes(blocks, &mut planes).unwrap();
-        let mut codes = Vec::new();
-        pack(&planes.codes, kind.scheme().bits(), &mut codes);
-        let (rows, cols) = (4, want.len() / 4);
-        let part = Part::new(rows, &codes, &planes.scales, &planes.biases);
-        let matrix = Matrix::new(kind.scheme(), cols, vec![part]).unwrap();
-        // Equal as numbers: of -0 the sum with a bias keeps no sign.
-        assert_eq!(matrix.dequantise(), want, "{}", kind.name());
-        let layout = Layout::new(kind.scheme(), false, rows, cols).unwrap();
-        let mut strip = vec![0; layout.bytes()];
-        layout.pack(&matrix, 0, &mut strip);
-        let tiles = Tiles::new(layout, &Shared::new(Arc::new(strip))).unwrap();
-        assert_eq!(Matrix::tiled(kind.scheme(), tiles).dequantise(), want, "{} in tiles", kind.name());
+        for scheme in [kind.scheme(), kind.plain_scheme()] {
+            let mut planes = Planes::default();
+            kind.planes(blocks, scheme, &mut planes).unwrap();
+            let mut codes = Vec::new();
+            pack(&planes.codes, scheme.bits(), &mut codes);
+            let (rows, cols) = (4, want.len() / 4);
+            let part = Part::new(rows, &codes, &planes.scales, &planes.biases);
+            let matrix = Matrix::new(scheme, cols, vec![part]).unwrap();
+            // Equal as numbers: of -0 the sum with a bias keeps no sign.
+            assert_eq!(matrix.dequantise(), want, "{} as {scheme}", kind.name());
+            let layout = Layout::new(scheme, false, rows, cols).unwrap();
+            let mut strip = vec![0; layout.bytes()];
+            layout.pack(&matrix, 0, &mut strip);
+            let tiles = Tiles::new(layout, &Shared::new(Arc::new(strip))).unwrap();
+            assert_eq!(Matrix::tiled(scheme, tiles).dequantise(), want, "{} as {scheme} in tiles", kind.name());
+        }
     }
 }
 
 #[test]
 fn scales_that_are_no_numbers_are_refused() {
-    let mut block = [0; 18];
-    let mut error = |scale: u16| {
-        block[..2].copy_from_slice(&scale.to_le_bytes());
-        BlockType::Q4_0.planes(&[[0; 18], block].concat(), &mut Planes::default())
+    let refused = |kind: BlockType, good: Vec<u8>, bad: &[u8]| {
+        let blocks = [&good, bad].concat();
+        [kind.scheme(), kind.plain_scheme()].map(|scheme| {
+            let all = kind.planes(&blocks, scheme, &mut Planes::default());
+            assert!(
+                kind.planes(&good, scheme, &mut Planes::default()).is_ok()
+                    && all.is_ok() != (all == Err(ScaleError { block: 1 }))
+            );
+            all.is_err()
+        })
     };
-    assert_eq!(error(0x7c00), Err(ScaleError { block: 1 })); // infinite
-    assert_eq!(error(0x7e00), Err(ScaleError { block: 1 })); // NaN
-    assert_eq!(error(0x7bff), Err(ScaleError { block: 1 })); // 65504: eight times that is no f16
-    assert_eq!(error(0x3c00), Ok(()));
+    // (type, where its factors are, what they may not be: infinite, not a number, and for some too large)
+    for (kind, places) in [
+        (BlockType::Q4_0, &[0][..]),
+        (BlockType::Iq4Nl, &[0]),
+        (BlockType::Q4K, &[0, 2]),
+        (BlockType::Q5K, &[0, 2]),
+        (BlockType::Q6K, &[208]),
+    ] {
+        for &at in places {
+            // Scales of 1, so that the plain scheme shows the factor too.
+            let good: Vec<u8> = (0..kind.bytes()).map(|i| if i + 2 > kind.bytes().min(208) { 0 } else { 1 }).collect();
+            for value in [0x7c00u16, 0x7e00, 0x7bff, 0x3c00] {
+                let mut bad = good.clone();
+                bad[at..at + 2].copy_from_slice(&value.to_le_bytes());
+                // 65504 is a good factor; but 128 times that is no f16.
+                let want = value == 0x7c00 || value == 0x7e00 || value == 0x7bff && kind == BlockType::Iq4Nl;
+                assert_eq!(refused(kind, good.clone(), &bad), [want; 2], "{} {value:x} at {at}", kind.name());
+            }
+        }
+    }
     // The upper four bits of bytes 49, 51, 53, 55 are the scale of IQ1_M.
-    let mut block = [0; 56];
-    let mut error = |bytes: [u8; 4]| {
+    for (bytes, want) in [([0xff, 0xff, 0xbf, 0x7f], false), ([0x0f, 0x0f, 0xcf, 0x7f], true)] {
+        let mut block = [0; 56];
         bytes.iter().enumerate().for_each(|(i, &byte)| block[49 + 2 * i] = byte);
-        BlockType::Iq1M.planes(&[[0; 56], block].concat(), &mut Planes::default())
-    };
-    assert_eq!(error([0xff, 0xff, 0xbf, 0x7f]), Ok(()));
-    assert_eq!(error([0x0f, 0x0f, 0xcf, 0x7f]), Err(ScaleError { block: 1 }));
-    assert_eq!(BlockType::Mxfp4.planes(&[0xff; 17], &mut Planes::default()), Err(ScaleError { block: 0 }));
+        assert_eq!(refused(BlockType::Iq1M, vec![0; 56], &block), [want; 2]);
+    }
+    assert_eq!(refused(BlockType::Mxfp4, vec![0; 17], &[0xff; 17]), [true; 2]);
 }
