@@ -144,10 +144,8 @@ impl Session {
         let (text, generation) = read_text(source)?;
         martlet_io::memory::return_freed_memory();
         let checkpoint = source.checkpoint()?;
-        let start = Start { checkpoint: &checkpoint, options, progress };
+        let start = Start { checkpoint, options, progress };
         let Started { engine, device, scheme, plan, streaming, clock } = with_device(options, start)?;
-        drop(checkpoint);
-        martlet_io::memory::return_freed_memory();
         Ok(Session { name: source.name(), engine, device, scheme, plan, streaming, text, generation, clock })
     }
 
@@ -338,7 +336,7 @@ fn only_text(chat: &Conversation) -> Result<(), SessionError> {
 
 /// Takes a checkpoint to a device and starts the engine there.
 struct Start<'a> {
-    checkpoint: &'a Checkpoint,
+    checkpoint: Checkpoint,
     options: &'a Options,
     progress: &'a mut dyn FnMut(usize, usize),
 }
@@ -357,7 +355,8 @@ impl OnDevice for Start<'_> {
     type Out = Started;
 
     fn run<D: Device>(self, d: D) -> Result<Started, OpenError> {
-        let Start { checkpoint, options, progress } = self;
+        let Start { checkpoint: owned, options, progress } = self;
+        let checkpoint = &owned;
         let device = d.name();
         let (d, clock) = Timed::new(d);
         let (spec, report) = Model::<D>::check(checkpoint)?;
@@ -377,6 +376,9 @@ impl OnDevice for Start<'_> {
             (model, experts, plan, None)
         };
         let model_key = options.disk.as_ref().map_or(Vec::new(), |_| checkpoint.fingerprint().to_vec());
+        // Before the engine takes its buffers: the peak is what a model takes of the machine.
+        drop(owned);
+        martlet_io::memory::return_freed_memory();
         let options = EngineOptions {
             context: Some(plan.context),
             prefill_chunk: plan.prefill_chunk,
