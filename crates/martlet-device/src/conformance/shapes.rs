@@ -19,7 +19,8 @@ pub fn on_edge_shapes(scheme: Scheme, mut f: impl FnMut(Shape)) {
     let inputs: Vec<usize> = match scheme {
         Scheme::Dense(_) | Scheme::Fp8Block { .. } => vec![1, 700, 16, 257, 129, 63, 256],
         _ => {
-            let group = scheme.group(0);
+            // Some have a factor for several groups.
+            let group = scheme.group(0) * if scheme.fits(scheme.group(0)) { 1 } else { 128 / scheme.group(0) };
             let near = |k: usize| k.div_ceil(group) * group;
             vec![group, near(640), near(256), near(250) + group, 3 * group, near(513), 2 * group]
         }
