@@ -2,6 +2,7 @@
 
 use crate::{argmax, fixtures, prefill_and_decode, runner};
 use martlet_device::{Device, KvScheme};
+use martlet_tensor::Float;
 use martlet_weights::Checkpoint;
 use martlet_weights::quantise::{Mode, Options};
 
@@ -12,6 +13,15 @@ const ROWS: usize = 256;
 pub struct Logits {
     values: Vec<f32>,
     vocabulary: usize,
+}
+
+impl Logits {
+    /// Those of another engine over the same tokens: f32, little-endian, row after row.
+    pub fn like(&self, bytes: &[u8]) -> Logits {
+        let (found, expected) = (bytes.len(), 4 * self.values.len());
+        assert_eq!(found, expected, "bytes of logits; {} values after every token are expected", self.vocabulary);
+        Logits { values: martlet_tensor::read_floats(Float::F32, bytes), vocabulary: self.vocabulary }
+    }
 }
 
 /// A figure for each token, in one order everywhere.

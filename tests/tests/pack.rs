@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const DIR: &str = "MARTLET_PACK_TEST_DIR";
 
-fn write(source: &mut Checkpoint, dst: &Path) -> pack::Summary {
+fn write(source: &Checkpoint, dst: &Path) -> pack::Summary {
     let spec = read_config(source.config()).unwrap();
     let expected = expected_tensors(&spec, source.has("mtp.fc.weight"));
     pack::pack(source, &expected, dst, None, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"))
@@ -61,7 +61,7 @@ fn a_pack_gives_the_bits_of_its_source() {
     for (name, mut source) in checkpoints() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("packed");
-        let summary = write(&mut source, &folder);
+        let summary = write(&source, &folder);
         assert!(summary.left_out.is_empty(), "{name}: {summary:?}");
         pack::verify(&folder, &mut |_, _| {}).unwrap_or_else(|e| panic!("{name}: {e}"));
         let packed = Checkpoint::open(&folder).unwrap();
@@ -92,7 +92,7 @@ fn as_helper() {
     let mut source = quantised(&random::checkpoint(&moe_config(), 2), 4, 64, Mode::Affine);
     std::fs::write(Path::new(&dir).join("ready"), "").unwrap();
     for n in 0.. {
-        write(&mut source, &Path::new(&dir).join(format!("pack-{n}")));
+        write(&source, &Path::new(&dir).join(format!("pack-{n}")));
     }
 }
 

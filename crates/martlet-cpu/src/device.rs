@@ -14,7 +14,8 @@ use crate::products::{self, Experts, Scratch};
 use crate::tiles::{Memory, Weights, allocate};
 use martlet_device::sampling::{SampleRow, Sampled, sample_with};
 use martlet_device::{
-    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, RouteSpec, Routes, Rows,
+    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes,
+    Rows,
 };
 use martlet_tensor::Matrix as Stored;
 
@@ -128,6 +129,22 @@ impl Device for Cpu {
 
     fn matrix(&self, m: &Stored<'_>, exact: bool) -> Result<Matrix, DeviceError> {
         Ok(Matrix(Weights::load(m, exact, self.copy, &self.memory, &self.pool)?))
+    }
+
+    fn matrix_bytes(&self, spec: MatrixSpec) -> u64 {
+        Weights::bytes_of(spec)
+    }
+
+    fn blank_matrix(&self, spec: MatrixSpec) -> Result<Matrix, DeviceError> {
+        Ok(Matrix(Weights::blank(spec, &self.memory)?))
+    }
+
+    fn load_rows(&self, matrix: &mut Matrix, first: usize, rows: &Stored<'_>) -> Result<(), DeviceError> {
+        matrix.0.fill(first, rows, &self.pool)
+    }
+
+    fn first_rows(&self, matrix: &Matrix, rows: usize) -> Result<Matrix, DeviceError> {
+        Ok(Matrix(matrix.0.first_rows(rows)?))
     }
 
     fn vector(&self, values: &[f32]) -> Result<Vector, DeviceError> {

@@ -4,11 +4,11 @@
 
 use crate::lanes::LANES;
 use crate::pool::Pool;
-use martlet_device::DeviceError;
+use martlet_device::{DeviceError, MatrixSpec};
 use martlet_io::Arena;
-use martlet_tensor::{Matrix, Shared};
+use martlet_tensor::{Matrix, Scheme, Shared};
 use std::ops::Deref;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use martlet_tensor::tiles::{Codes, Kind, LINE, Scales, TILE_K};
 use martlet_tensor::tiles::{Layout, Tiles};
@@ -22,6 +22,7 @@ pub struct Weights {
     pub group: usize,
     /// Inputs that share a scale of the activations: 32 or 64.
     pub act_group: usize,
+    scheme: Scheme,
     layout: Layout,
     bytes: Bytes,
     /// A factor for each output ([`Scales::F16Factor`]; empty elsewhere).
@@ -30,7 +31,8 @@ pub struct Weights {
 
 /// Strips, at an address that is a multiple of [`LINE`].
 enum Bytes {
-    Owned(Arena),
+    /// Held together with those who use its beginning ([`Weights::first_rows`]).
+    Owned(Arc<Arena>),
     /// In somebody else's memory: a mapped file.
     Shared(Shared),
 }
@@ -55,6 +57,11 @@ pub fn allocate<T: Copy>(what: &'static str, len: usize, value: T) -> Result<Vec
     let asked = Vec::<T>::new().try_reserve_exact(len);
     asked.map_err(|_| DeviceError::Memory { device: crate::NAME, what, bytes })?;
     Ok(vec![value; len])
+}
+
+fn layout_of(spec: MatrixSpec) -> Result<Layout, DeviceError> {
+    let no_memory = DeviceError::Memory { device: crate::NAME, what: "weights", bytes: usize::MAX };
+    Layout::new(spec.scheme, spec.exact, spec.rows, spec.cols).ok_or(no_memory)
 }
 
 /// Where weights get their memory: regions of many matrices, so that nearly all of it lies in huge pages. An expert alone
@@ -89,18 +96,76 @@ impl Weights {
     /// Takes `m`, on all threads: packs it, or uses the tiles in which it lies already, without a copy unless `copy` asks
     /// for one. With `exact` the weights become plain floats, so that activations stay f32 too.
     pub fn load(m: &Matrix<'_>, exact: bool, copy: bool, memory: &Memory, pool: &Pool) -> Result<Weights, DeviceError> {
-        let no_memory = DeviceError::Memory { device: crate::NAME, what: "weights", bytes: usize::MAX };
-        let layout = Layout::new(m.scheme(), exact, m.rows(), m.cols()).ok_or(no_memory)?;
-        let (bytes, factors) = match m.tiles() {
-            Some(tiles) => stored(tiles, layout, copy, memory, pool)?,
-            None => {
-                let mut bytes = memory.take(layout.tile_bytes())?;
-                pool.chunks(&mut bytes, layout.strip_bytes(), LANES * m.cols(), |i, strip| layout.pack(m, i, strip));
-                (Bytes::Owned(bytes), layout.pack_factors(m))
-            }
+        let spec = MatrixSpec { scheme: m.scheme(), rows: m.rows(), cols: m.cols(), exact };
+        let Some(tiles) = m.tiles() else {
+            let mut weights = Weights::blank(spec, memory)?;
+            weights.fill(0, m, pool)?;
+            return Ok(weights);
         };
+        let layout = layout_of(spec)?;
+        let (bytes, factors) = stored(tiles, layout, copy, memory, pool)?;
+        Ok(Weights::new(spec.scheme, layout, bytes, factors))
+    }
+
+    fn new(scheme: Scheme, layout: Layout, bytes: Bytes, factors: Vec<f32>) -> Weights {
         let Layout { rows, cols, kind, group, .. } = layout;
-        Ok(Weights { rows, cols, kind, group, act_group: m.scheme().activation_group(), layout, bytes, factors })
+        Weights { rows, cols, kind, group, act_group: scheme.activation_group(), scheme, layout, bytes, factors }
+    }
+
+    /// Room for tiles, zero at first.
+    pub fn blank(spec: MatrixSpec, memory: &Memory) -> Result<Weights, DeviceError> {
+        let layout = layout_of(spec)?;
+        let factors = if layout.has_factors() { layout.strips() * LANES } else { 0 };
+        let bytes = Bytes::Owned(Arc::new(memory.take(layout.tile_bytes())?));
+        Ok(Weights::new(spec.scheme, layout, bytes, allocate("factors of weights", factors, 0.0)?))
+    }
+
+    /// Packs `m` into the strips of the rows from `first` on, on all threads.
+    pub fn fill(&mut self, first: usize, m: &Matrix<'_>, pool: &Pool) -> Result<(), DeviceError> {
+        let (mut piece, strip) = (self.layout, self.layout.strip_bytes());
+        piece.rows = m.rows();
+        let last = first.saturating_add(m.rows());
+        let alike = (m.scheme(), m.cols(), m.tiles().is_none()) == (self.scheme, self.cols, true);
+        let fits =
+            first.is_multiple_of(LANES) && last <= self.rows && (last == self.rows || last.is_multiple_of(LANES));
+        let bytes = match &mut self.bytes {
+            Bytes::Owned(arena) => Arc::get_mut(arena),
+            Bytes::Shared(_) => None,
+        };
+        let Some(bytes) = bytes.filter(|_| alike && fits) else {
+            let (rows, cols, scheme, more) = (self.rows, self.cols, self.scheme, m.rows());
+            let text =
+                format!("load {more} rows of {} at row {first} of a matrix [{rows}, {cols}] {scheme}", m.scheme());
+            return Err(crate::buffer::failed(text));
+        };
+        let strips = first / LANES..first / LANES + piece.strips();
+        let place = &mut bytes[strips.start * strip..strips.end * strip];
+        pool.chunks(place, strip, LANES * m.cols(), |i, strip| piece.pack(m, i, strip));
+        // Of most schemes there are none.
+        let factors = piece.pack_factors(m);
+        let of_rows = self.factors.iter_mut().skip(first);
+        of_rows.zip(factors).for_each(|(to, factor)| *to = factor);
+        Ok(())
+    }
+
+    /// The first rows as weights of their own, in the same memory.
+    pub fn first_rows(&self, rows: usize) -> Result<Weights, DeviceError> {
+        if rows > self.rows || !rows.is_multiple_of(LANES) {
+            let text = format!("take {rows} rows of a matrix of {} as one of their own", self.rows);
+            return Err(crate::buffer::failed(text));
+        }
+        let mut layout = self.layout;
+        layout.rows = rows;
+        let bytes = match &self.bytes {
+            Bytes::Owned(arena) => Bytes::Owned(arena.clone()),
+            Bytes::Shared(shared) => Bytes::Shared(shared.clone()),
+        };
+        Ok(Weights::new(self.scheme, layout, bytes, self.factors[..rows.min(self.factors.len())].to_vec()))
+    }
+
+    /// Bytes that weights take which do not lie in tiles yet.
+    pub fn bytes_of(spec: MatrixSpec) -> u64 {
+        layout_of(spec).map_or(u64::MAX, |layout| layout.bytes() as u64)
     }
 
     /// Strips of 16 outputs.
@@ -176,7 +241,7 @@ fn stored(
     let mut bytes = memory.take(strips.len())?;
     let strip = layout.strip_bytes();
     pool.chunks(&mut bytes, strip, strip, |i, to| to.copy_from_slice(&strips[i * strip..(i + 1) * strip]));
-    Ok((Bytes::Owned(bytes), tiles.factors()))
+    Ok((Bytes::Owned(Arc::new(bytes)), tiles.factors()))
 }
 
 #[cfg(test)]
@@ -246,6 +311,23 @@ pub mod tests {
         }
     }
 
+    /// The same in three pieces; its first 16 rows.
+    fn pieces_make_the_whole(w: &Weights, m: &Matrix<'_>, exact: bool, pool: &Pool) {
+        let spec = MatrixSpec { scheme: m.scheme(), rows: m.rows(), cols: m.cols(), exact };
+        let mut pieces = Weights::blank(spec, &Memory::default()).unwrap();
+        let cuts = [0, 16, 64, usize::MAX].map(|cut| m.rows().min(cut));
+        for cut in cuts.windows(2).filter(|cut| cut[0] < cut[1]) {
+            pieces.fill(cut[0], &m.slice(cut[0]..cut[1]), pool).unwrap();
+        }
+        assert!(pieces.bytes[..] == w.bytes[..] && pieces.factors == w.factors);
+        assert_eq!(Weights::bytes_of(spec), w.bytes() as u64);
+        assert!(pieces.fill(1, &m.slice(0..0), pool).is_err() && pieces.fill(m.rows() + 15, m, pool).is_err());
+        let Ok(first) = w.first_rows(16) else { return assert!(m.rows() < 16) };
+        let whole = Weights::load(&m.slice(0..16), exact, false, &Memory::default(), pool).unwrap();
+        assert!(first.strip(0) == whole.strip(0) && first.factors(0) == whole.factors(0) && first.strips() == 1);
+        assert!(first.strip(0).as_ptr() == w.strip(0).as_ptr() && w.first_rows(15).is_err());
+    }
+
     #[test]
     fn packed_weights_are_the_stored_ones() {
         let (pool, memory) = (Pool::new(2).unwrap(), Memory::default());
@@ -263,6 +345,7 @@ pub mod tests {
                         assert_eq!(got.to_bits(), want.to_bits(), "{scheme} {rows}x{cols} at {i}: {got} {want}");
                     }
                     tiles_are_used_in_place_or_copied(&w, &stored.view(), exact, &pool);
+                    pieces_make_the_whole(&w, &stored.view(), exact, &pool);
                 }
             }
         }

@@ -13,7 +13,7 @@
 
 use crate::fused;
 use crate::sampling::{SampleRow, Sampled};
-use crate::{AttentionSpec, Batch, BatchError, DeltaSpec, ExpertShape, Heads, KvSpec, RouteSpec, Routes};
+use crate::{AttentionSpec, Batch, BatchError, DeltaSpec, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes};
 use martlet_tensor::Matrix;
 
 /// Which rows of a buffer an operation works on: all rows of the batch, or one row for each of `Batch::outputs`.
@@ -70,6 +70,21 @@ pub trait Device: Sized + Send + 'static {
     /// Takes a matrix into device memory. With `exact`, its products never quantise the activations (router, gates of
     /// shared experts, decay and beta projections).
     fn matrix(&self, m: &Matrix<'_>, exact: bool) -> Result<Self::Matrix, DeviceError>;
+
+    /// Bytes of device memory that a matrix takes which does not lie in tiles yet.
+    fn matrix_bytes(&self, spec: MatrixSpec) -> u64;
+
+    /// Room for a matrix whose rows come in pieces: what [`Device::matrix`] gives once [`Device::load_rows`] has brought
+    /// them all. So nobody needs to hold the whole matrix in the form in which it is stored.
+    fn blank_matrix(&self, spec: MatrixSpec) -> Result<Self::Matrix, DeviceError>;
+
+    /// Fills the rows of a blank matrix from `first` on, each once. `first` is a multiple of [`ROW_STEP`](crate::ROW_STEP),
+    /// and `rows`, which do not lie in tiles, as many or the last ones.
+    fn load_rows(&self, matrix: &mut Self::Matrix, first: usize, rows: &Matrix<'_>) -> Result<(), DeviceError>;
+
+    /// The first `rows` rows, a multiple of [`ROW_STEP`](crate::ROW_STEP), as a matrix of their own that shares the memory
+    /// of `matrix`.
+    fn first_rows(&self, matrix: &Self::Matrix, rows: usize) -> Result<Self::Matrix, DeviceError>;
 
     fn vector(&self, values: &[f32]) -> Result<Self::Vector, DeviceError>;
 

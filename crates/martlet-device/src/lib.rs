@@ -13,4 +13,7 @@ pub mod timed;
 
 pub use batch::{Batch, BatchError, Rope, SeqRows};
 pub use device::{Device, DeviceError, Rows};
-pub use spec::{AttentionSpec, DeltaSpec, ExpertShape, Heads, KvScheme, KvSpec, NO_SLOT, PAGE, RouteSpec, Routes};
+pub use spec::{
+    AttentionSpec, DeltaSpec, ExpertShape, Heads, KvScheme, KvSpec, MatrixSpec, NO_SLOT, PAGE, ROW_STEP, RouteSpec,
+    Routes,
+};

@@ -1,5 +1,20 @@
 //! Shapes that operations are told about: fixed when a model is loaded, the same for every step.
 
+use martlet_tensor::Scheme;
+
+/// A weight matrix: what a device needs to know to make room for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixSpec {
+    pub scheme: Scheme,
+    pub rows: usize,
+    pub cols: usize,
+    /// Its products never quantise the activations.
+    pub exact: bool,
+}
+
+/// A matrix that is loaded in several pieces is cut at multiples of so many rows.
+pub const ROW_STEP: usize = 16;
+
 /// Tokens in one page of a KV cache.
 pub const PAGE: usize = 64;
 

@@ -3,7 +3,8 @@
 
 use crate::sampling::{SampleRow, Sampled};
 use crate::{
-    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, RouteSpec, Routes, Rows,
+    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes,
+    Rows,
 };
 use martlet_tensor::Matrix;
 use std::sync::Arc;
@@ -153,6 +154,22 @@ impl<D: Device> Device for Timed<D> {
 
     fn matrix(&self, m: &Matrix<'_>, exact: bool) -> Result<D::Matrix, DeviceError> {
         self.inner.matrix(m, exact)
+    }
+
+    fn matrix_bytes(&self, spec: MatrixSpec) -> u64 {
+        self.inner.matrix_bytes(spec)
+    }
+
+    fn blank_matrix(&self, spec: MatrixSpec) -> Result<D::Matrix, DeviceError> {
+        self.inner.blank_matrix(spec)
+    }
+
+    fn load_rows(&self, matrix: &mut D::Matrix, first: usize, rows: &Matrix<'_>) -> Result<(), DeviceError> {
+        self.inner.load_rows(matrix, first, rows)
+    }
+
+    fn first_rows(&self, matrix: &D::Matrix, rows: usize) -> Result<D::Matrix, DeviceError> {
+        self.inner.first_rows(matrix, rows)
     }
 
     fn vector(&self, values: &[f32]) -> Result<D::Vector, DeviceError> {

@@ -4,6 +4,10 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// A touched page brings its neighbours of a window of this size along, where they are in the system's cache.
+#[cfg(target_os = "linux")]
+const AROUND: usize = 64 << 10;
+
 /// A file mapped for reading. Pages come from disk when they are first touched and can be dropped again by the system.
 #[derive(Debug)]
 pub struct Map {
@@ -59,6 +63,32 @@ impl Map {
     }
 }
 
+impl Map {
+    /// Takes the pages of `part`, a slice of this map, out of the process's memory: it is done with. They come back from
+    /// the file when they are touched again. A slice of anything else, or a system that does not do this, is left alone.
+    pub fn release(&self, part: &[u8]) {
+        let start = (part.as_ptr() as usize).checked_sub(self.map.as_ptr() as usize);
+        if let Some(start) = start.filter(|start| *start <= self.map.len() && part.len() <= self.map.len() - start) {
+            self.release_range(start, part.len());
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)]
+    fn release_range(&self, start: usize, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let (first, last) = (start / AROUND * AROUND, (start + len).next_multiple_of(AROUND).min(self.map.len()));
+        // SAFETY: the map is of a file and never written, so that a dropped page holds the same bytes when it is read again.
+        // It is a wish: a refusal only leaves the pages where they are.
+        let _ = unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, first, last - first) };
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn release_range(&self, _: usize, _: usize) {}
+}
+
 /// The whole file.
 impl AsRef<[u8]> for Map {
     fn as_ref(&self) -> &[u8] {
@@ -90,6 +120,34 @@ mod tests {
             let text = map.slice(start, len).unwrap_err().to_string();
             assert!(text.contains("abc.bin") && text.contains("has 10"), "{text}");
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn released_pages_leave_memory_and_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pages.bin");
+        let bytes: Vec<u8> = (0..4 << 20).map(|i| (i / 4096) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let map = Map::open(&path).unwrap();
+        // Of this map alone: other tests run beside it.
+        let resident = || {
+            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let own = maps.split(path.to_str().unwrap()).nth(1).unwrap();
+            let line = own.lines().find(|l| l.starts_with("Rss:")).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+        };
+        assert!(map.bytes() == bytes && resident() == bytes.len());
+        map.release(&bytes);
+        map.release(&map.bytes()[7..7]);
+        assert_eq!(resident(), bytes.len());
+        // Where the system maps huge pages of the file, it drops such a page as a whole.
+        map.release(&map.bytes()[1 << 20..3 << 20]);
+        assert!(resident() <= 2 << 20);
+        assert_eq!(map.bytes(), bytes);
+        map.release(map.bytes());
+        assert_eq!(resident(), 0);
+        assert_eq!(map.bytes(), bytes);
     }
 
     #[test]

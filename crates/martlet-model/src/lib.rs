@@ -24,7 +24,7 @@ pub use cache::{Cache, LayerCache};
 pub use error::ModelError;
 pub use experts::{ExpertProvider, Resident, Run};
 pub use forward::Model;
-pub use load::draft_head;
+pub use load::weight_bytes;
 pub use martlet_device::KvScheme;
 pub use mtp::{Mtp, MtpConvention};
 pub use names::{expected_tensors, ignored_tensors};

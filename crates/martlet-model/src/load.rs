@@ -6,9 +6,12 @@ use crate::mtp::{Mtp, MtpConvention, draft_vocabulary};
 use crate::names::{expected_tensors, ignored_tensors};
 use crate::spec::{LayerSpec, MixerSpec, MlpSpec, ModelSpec};
 use crate::{ModelError, Resident, read_config};
-use martlet_device::{Device, ExpertShape};
-use martlet_tensor::Matrix;
-use martlet_weights::{Checkpoint, Report};
+use martlet_device::{Device, ExpertShape, MatrixSpec, ROW_STEP};
+use martlet_weights::{Checkpoint, Kind, MatrixForm, Report};
+
+/// Stored bytes of a matrix that are taken to the device at a time. What is rewritten or mapped of a checkpoint is in memory
+/// for so long only.
+const PIECE: u64 = 16 << 20;
 
 /// Progress of a load: (tensors done, tensors in all).
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
@@ -75,7 +78,7 @@ impl<D: Device> Model<D> {
             .collect::<Result<_, _>>()?;
         let norm = loader.vector("norm.weight")?;
         let head = if spec.tied { None } else { Some(loader.matrix("lm_head.weight", false)?) };
-        let mtp = if has_mtp { Some(loader.mtp(&spec)?) } else { None };
+        let mtp = if has_mtp { Some(loader.mtp(&spec, head.as_ref().unwrap_or(&embed))?) } else { None };
         let experts = loader.experts;
         Ok((Model { spec, embed, layers, norm, head, mtp }, experts))
     }
@@ -101,7 +104,18 @@ impl<D: Device> Loader<'_, D> {
     }
 
     fn matrix(&mut self, name: &str, exact: bool) -> Result<D::Matrix, ModelError> {
-        let matrix = self.d.matrix(&self.checkpoint.matrix(name)?, exact)?;
+        let MatrixForm { scheme, rows, cols, tiles, bytes } = self.checkpoint.form(name)?;
+        let matrix = if tiles {
+            self.d.matrix(&self.checkpoint.rows(name, 0..rows)?.matrix(), exact)?
+        } else {
+            let mut matrix = self.d.blank_matrix(MatrixSpec { scheme, rows, cols, exact })?;
+            let step = rows_of_a_piece(rows, bytes).next_multiple_of(ROW_STEP);
+            for first in (0..rows).step_by(step) {
+                let piece = self.checkpoint.rows(name, first..rows.min(first + step))?;
+                self.d.load_rows(&mut matrix, first, &piece.matrix())?;
+            }
+            matrix
+        };
         self.step(1);
         Ok(matrix)
     }
@@ -188,20 +202,33 @@ impl<D: Device> Loader<'_, D> {
     }
 
     fn stack(&mut self, prefix: &str, count: usize, shape: ExpertShape) -> Result<D::Experts, ModelError> {
-        let stack = |part: &str| self.checkpoint.matrix(&format!("{prefix}experts.{part}_proj.weight"));
-        let (gate, up, down) = (stack("gate")?, stack("up")?, stack("down")?);
         let (width, hidden) = (shape.width, shape.hidden);
+        let parts = [("gate", width), ("up", width), ("down", hidden)];
+        let parts = parts.map(|(part, rows)| (format!("{prefix}experts.{part}_proj.weight"), rows));
+        let mut bytes = 0;
+        for (name, _) in &parts {
+            bytes += self.checkpoint.form(name)?.bytes;
+        }
         let mut experts = self.d.experts(shape, count)?;
-        for e in 0..count {
-            let wide = e * width..(e + 1) * width;
-            let back = down.slice(e * hidden..(e + 1) * hidden);
-            self.d.load_expert(&mut experts, e, &gate.slice(wide.clone()), &up.slice(wide), &back)?;
+        let step = rows_of_a_piece(count, bytes);
+        for first in (0..count).step_by(step) {
+            let here = first..count.min(first + step);
+            let read = |(name, rows): &(String, usize)| self.checkpoint.rows(name, here.start * rows..here.end * rows);
+            let [gate, up, down] = [read(&parts[0])?, read(&parts[1])?, read(&parts[2])?];
+            let [gate, up, down] = [gate.matrix(), up.matrix(), down.matrix()];
+            for (i, e) in here.enumerate() {
+                let wide = i * width..(i + 1) * width;
+                let back = down.slice(i * hidden..(i + 1) * hidden);
+                self.d.load_expert(&mut experts, e, &gate.slice(wide.clone()), &up.slice(wide), &back)?;
+            }
         }
         self.step(3);
         Ok(experts)
     }
 
-    fn mtp(&mut self, spec: &ModelSpec) -> Result<Mtp<D>, ModelError> {
+    /// `head` is the whole output head: its beginning, which drafts are chosen by, takes no memory of its own.
+    fn mtp(&mut self, spec: &ModelSpec, head: &D::Matrix) -> Result<Mtp<D>, ModelError> {
+        let drafts = draft_vocabulary(spec.vocabulary);
         Ok(Mtp {
             width: spec.hidden,
             fc: self.matrix("mtp.fc.weight", false)?,
@@ -209,18 +236,34 @@ impl<D: Device> Loader<'_, D> {
             norm_hidden: self.vector("mtp.pre_fc_norm_hidden.weight")?,
             layer: self.layer("mtp.layers.0.", &spec.mtp)?,
             norm: self.vector("mtp.norm.weight")?,
-            head: draft_head(self.checkpoint, spec)?.map(|head| self.d.matrix(&head, false)).transpose()?,
+            head: (drafts < spec.vocabulary).then(|| self.d.first_rows(head, drafts)).transpose()?,
             convention: MtpConvention::default(),
         })
     }
 }
 
-/// The part of a large output head that drafts are chosen by: a device holds it beside the whole.
-pub fn draft_head<'a>(checkpoint: &'a Checkpoint, spec: &ModelSpec) -> Result<Option<Matrix<'a>>, ModelError> {
-    let rows = draft_vocabulary(spec.vocabulary);
-    if rows == spec.vocabulary {
-        return Ok(None);
+/// Rows (or experts) that are taken at a time of `rows` that take `bytes` bytes in their files.
+fn rows_of_a_piece(rows: usize, bytes: u64) -> usize {
+    let each = (bytes / rows.max(1) as u64).max(1);
+    ((PIECE / each) as usize).max(1)
+}
+
+/// Bytes of the weights of a checkpoint once they are on a device; experts included.
+pub fn weight_bytes<D: Device>(d: &D, checkpoint: &Checkpoint, spec: &ModelSpec) -> Result<u64, ModelError> {
+    let mut bytes = 0;
+    for tensor in expected_tensors(spec, checkpoint.has("mtp.fc.weight")) {
+        let matrix = |matrices: usize| {
+            let MatrixForm { scheme, rows, cols, .. } = checkpoint.form(&tensor.name)?;
+            let (rows, exact) = (rows / matrices.max(1), tensor.kind == Kind::Exact);
+            Ok::<_, ModelError>(
+                d.matrix_bytes(MatrixSpec { scheme, rows, cols, exact }).saturating_mul(matrices as u64),
+            )
+        };
+        bytes += match tensor.kind {
+            Kind::Vector => 4 * tensor.shape.iter().product::<usize>() as u64,
+            Kind::Matrix | Kind::Exact => matrix(1)?,
+            Kind::Experts => matrix(tensor.shape.first().copied().unwrap_or(1))?,
+        };
     }
-    let head = checkpoint.matrix(if spec.tied { "embed_tokens.weight" } else { "lm_head.weight" })?;
-    Ok(Some(head.slice(0..rows)))
+    Ok(bytes)
 }

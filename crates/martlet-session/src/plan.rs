@@ -6,9 +6,9 @@ use crate::{DeviceKind, ModelSource, OpenError, Options, SessionError};
 use martlet_device::Device;
 use martlet_engine::disk::DiskOptions;
 use martlet_engine::{DrafterChoice, Plan};
-use martlet_model::{MixerSpec, ModelError, ModelSpec, draft_head, expected_tensors};
+use martlet_model::{MixerSpec, ModelSpec, weight_bytes};
 use martlet_stream::{StreamError, least_bytes, slot_bytes};
-use martlet_weights::{Checkpoint, Kind, Layout, pack};
+use martlet_weights::{Checkpoint, Layout, pack};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,8 @@ pub(crate) fn before_loading<D: Device>(
     options: &Options,
 ) -> Result<Plan, OpenError> {
     let mapped = stays_mapped(checkpoint, options);
-    let (drafts, weights) = (has_head(checkpoint), stored + draft_head_bytes(spec, checkpoint, mapped)?);
+    let drafts = has_head(checkpoint);
+    let weights = if mapped { stored } else { weight_bytes(d, checkpoint, spec)? };
     if options.drafter == DrafterChoice::Mtp && !drafts {
         return Err(OpenError::NoDrafts);
     }
@@ -105,15 +106,16 @@ fn streaming<D: Device>(
     Ok(plan.with_experts(spec, drafts, bytes, &engine_options(&options))?)
 }
 
-/// The plan with the weights in place: what is free is measured, and the weights are as large as the device got them.
+/// The plan with the weights in place: what is free is measured. `stored`: bytes of them in the files.
 pub(crate) fn after_loading<D: Device>(
     d: &D,
     spec: &ModelSpec,
     checkpoint: &Checkpoint,
+    stored: u64,
     options: &Options,
 ) -> Result<Plan, OpenError> {
     let (drafts, mapped) = (has_head(checkpoint), stays_mapped(checkpoint, options));
-    let weights = loaded_bytes(spec, checkpoint, drafts, mapped)?;
+    let weights = if mapped { stored } else { weight_bytes(d, checkpoint, spec)? };
     // The system counts mapped weights as free, since it may drop them.
     let taken = if mapped { weights } else { 0 };
     let free = free_memory().map(|free| weights + share(free.saturating_sub(taken)));
@@ -161,27 +163,6 @@ fn has_head(checkpoint: &Checkpoint) -> bool {
 /// Whether the device works on the files' own pages.
 fn stays_mapped(checkpoint: &Checkpoint, options: &Options) -> bool {
     checkpoint.layout() == Layout::Pack && options.load == Load::Map && options.device != DeviceKind::Reference
-}
-
-/// Bytes of the part of the output head that is held a second time, for drafts.
-fn draft_head_bytes(spec: &ModelSpec, checkpoint: &Checkpoint, mapped: bool) -> Result<u64, ModelError> {
-    if mapped {
-        return Ok(0);
-    }
-    let head = if has_head(checkpoint) { draft_head(checkpoint, spec)? } else { None };
-    Ok(head.map_or(0, |head| head.bytes() as u64))
-}
-
-/// Bytes of the weights as devices are given them: blocks of GGUF files are rewritten, and grow.
-fn loaded_bytes(spec: &ModelSpec, checkpoint: &Checkpoint, drafts: bool, mapped: bool) -> Result<u64, ModelError> {
-    let mut bytes = draft_head_bytes(spec, checkpoint, mapped)?;
-    for tensor in expected_tensors(spec, drafts) {
-        bytes += match tensor.kind {
-            Kind::Vector => 4 * tensor.shape.iter().product::<usize>() as u64,
-            Kind::Matrix | Kind::Exact | Kind::Experts => checkpoint.matrix(&tensor.name)?.bytes() as u64,
-        };
-    }
-    Ok(bytes)
 }
 
 /// Settings of a disk cache in `dir` of at most `bytes` bytes: a state that nobody used for 30 days is deleted, at most

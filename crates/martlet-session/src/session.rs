@@ -141,15 +141,10 @@ impl Session {
         options: &Options,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Session, OpenError> {
-        let files = source.text_files()?;
+        let (text, generation) = read_text(source)?;
+        martlet_io::memory::return_freed_memory();
         let checkpoint = source.checkpoint()?;
-        let (text, generation) = match ChatModel::load(&files) {
-            Ok(text) => (Some(text), None),
-            Err(ChatModelError::NoTokenizer { .. }) => (None, Some(GenerationConfig::load(&files)?)),
-            Err(e) => return Err(e.into()),
-        };
-        let generation = generation.or(text.as_ref().map(|t| t.generation.clone())).unwrap_or_default();
-        let start = Start { checkpoint: &checkpoint, options, progress };
+        let start = Start { checkpoint, options, progress };
         let Started { engine, device, scheme, plan, streaming, clock } = with_device(options, start)?;
         Ok(Session { name: source.name(), engine, device, scheme, plan, streaming, text, generation, clock })
     }
@@ -314,6 +309,19 @@ impl Session {
     }
 }
 
+/// Tokenizer and template, where there are some, and how answers are sampled.
+fn read_text(source: &ModelSource) -> Result<(Option<ChatModel>, GenerationConfig), OpenError> {
+    let files = source.text_files()?;
+    match ChatModel::load(&files) {
+        Ok(text) => {
+            let generation = text.generation.clone();
+            Ok((Some(text), generation))
+        }
+        Err(ChatModelError::NoTokenizer { .. }) => Ok((None, GenerationConfig::load(&files)?)),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// A template would write placeholders for pictures, and the model would answer about what it never saw.
 fn only_text(chat: &Conversation) -> Result<(), SessionError> {
     for (m, message) in chat.messages.iter().enumerate() {
@@ -328,7 +336,7 @@ fn only_text(chat: &Conversation) -> Result<(), SessionError> {
 
 /// Takes a checkpoint to a device and starts the engine there.
 struct Start<'a> {
-    checkpoint: &'a Checkpoint,
+    checkpoint: Checkpoint,
     options: &'a Options,
     progress: &'a mut dyn FnMut(usize, usize),
 }
@@ -347,7 +355,8 @@ impl OnDevice for Start<'_> {
     type Out = Started;
 
     fn run<D: Device>(self, d: D) -> Result<Started, OpenError> {
-        let Start { checkpoint, options, progress } = self;
+        let Start { checkpoint: owned, options, progress } = self;
+        let checkpoint = &owned;
         let device = d.name();
         let (d, clock) = Timed::new(d);
         let (spec, report) = Model::<D>::check(checkpoint)?;
@@ -362,11 +371,14 @@ impl OnDevice for Start<'_> {
             (model, experts, before, Some(control))
         } else {
             let (model, experts) = Model::load_checked(&d, checkpoint, spec, progress)?;
-            let plan = after_loading(&d, &model.spec, checkpoint, options)?;
+            let plan = after_loading(&d, &model.spec, checkpoint, report.bytes, options)?;
             let experts: Box<dyn ExpertProvider<Timed<D>> + Send> = Box::new(experts);
             (model, experts, plan, None)
         };
         let model_key = options.disk.as_ref().map_or(Vec::new(), |_| checkpoint.fingerprint().to_vec());
+        // Before the engine takes its buffers: the peak is what a model takes of the machine.
+        drop(owned);
+        martlet_io::memory::return_freed_memory();
         let options = EngineOptions {
             context: Some(plan.context),
             prefill_chunk: plan.prefill_chunk,

@@ -193,9 +193,9 @@ fn less_memory_and_an_empty_cache_never_change_a_text() {
 fn less_memory_for_experts_from_disk_never_changes_a_text() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pack");
-    let (spec, _, mut checkpoint) = source("models/fledgling").check().unwrap();
+    let (spec, _, checkpoint) = source("models/fledgling").check().unwrap();
     let expected = martlet_model::expected_tensors(&spec, checkpoint.has("mtp.fc.weight"));
-    martlet_weights::pack::pack(&mut checkpoint, &expected, &path, None, &mut |_, _| {}).unwrap();
+    martlet_weights::pack::pack(&checkpoint, &expected, &path, None, &mut |_, _| {}).unwrap();
     let options = Options { memory: Some(40 << 20), context: Some(512), ..Options::default() };
     let session = Session::open(&ModelSource::Path(path), &options, &mut |_, _| {}).unwrap();
     let ask = |text: &str| session.start(&ask(text, false), &greedy()).unwrap().answer().unwrap().text;

@@ -145,6 +145,14 @@ impl<'a> Matrix<'a> {
         }
     }
 
+    /// The parts of a matrix that does not lie in tiles.
+    pub fn parts(&self) -> &[Part<'a>] {
+        match &self.parts {
+            Parts::Rows(parts) => parts,
+            Parts::Tiles(_) => &[],
+        }
+    }
+
     /// Stored bytes, scales and biases included.
     pub fn bytes(&self) -> usize {
         match &self.parts {

@@ -49,6 +49,19 @@ pub struct Checkpoint {
     mtp_norm_shift: bool,
 }
 
+/// How a matrix is stored; a stack [E, out, in] has E * out rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixForm {
+    /// Of its rows, once they are rewritten where that is needed.
+    pub scheme: Scheme,
+    pub rows: usize,
+    pub cols: usize,
+    /// Whether it lies in tiles: a device may use them where they are, as a whole.
+    pub tiles: bool,
+    /// In the files, scales and biases included.
+    pub bytes: u64,
+}
+
 /// How a canonical tensor is stored.
 pub(crate) struct Described {
     pub scheme: Scheme,
@@ -212,15 +225,6 @@ impl Checkpoint {
         Ok(names)
     }
 
-    /// Gives back what was rewritten for a tensor; it is rewritten again when it is used again.
-    pub(crate) fn forget(&mut self, name: &str) {
-        for piece in self.entries.get(name).map_or(&[][..], |e| &e.pieces) {
-            if let Some(repack) = &mut self.modules[piece.module].repack {
-                repack.cell.take();
-            }
-        }
-    }
-
     /// Name of the first weight file.
     pub(crate) fn file_name(&self) -> Option<&str> {
         self.source.files.first().map(|f| f.name.as_str())
@@ -269,7 +273,8 @@ impl Checkpoint {
         self.entries.get(name).map(|e| e.shape.as_slice())
     }
 
-    /// A matrix as it is stored; a stack [E, out, in] has E * out rows.
+    /// A matrix as it is stored; a stack [E, out, in] has E * out rows. What is rewritten for it is kept as long as the
+    /// checkpoint: whoever goes through all tensors takes their [rows](Checkpoint::rows).
     pub fn matrix(&self, name: &str) -> Result<Matrix<'_>, WeightsError> {
         let entry = self.entry(name)?;
         if entry.vision_kernel_mlx {
@@ -282,7 +287,7 @@ impl Checkpoint {
     /// All values of a (small) tensor in f32. Norms that multiply by 1 + w come as multipliers, whatever the layout.
     pub fn vector(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
         let entry = self.entry(name)?;
-        let mut values = self.stored(name)?.dequantise();
+        let mut values = self.stored_rows(name, 0..self.row_count(name)?)?.matrix().dequantise();
         if entry.vision_kernel_mlx {
             values = entries::channels_first(&values, &entry.shape);
         }
@@ -320,6 +325,15 @@ impl Checkpoint {
         }
     }
 
+    /// How a matrix lies in its files, as [`Checkpoint::rows`] gives it.
+    pub fn form(&self, name: &str) -> Result<MatrixForm, WeightsError> {
+        let scheme = self.describe(name)?.scheme;
+        let pieces = &self.entry(name)?.pieces;
+        let tiles = pieces.iter().any(|p| self.modules[p.module].tiles.is_some());
+        let cols = pieces.first().map_or(0, |p| module::rows_cols(&self.modules[p.module].shape).1);
+        Ok(MatrixForm { scheme, rows: self.row_count(name)?, cols, tiles, bytes: self.stored_bytes(name) })
+    }
+
     /// Scheme, columns and stored bytes of a canonical tensor, without rewriting what is rewritten when it is used, and
     /// without joining a pack's experts.
     pub(crate) fn describe(&self, name: &str) -> Result<Described, WeightsError> {
@@ -337,7 +351,7 @@ impl Checkpoint {
         }
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry, WeightsError> {
+    pub(crate) fn entry(&self, name: &str) -> Result<&Entry, WeightsError> {
         self.entries.get(name).ok_or_else(|| self.missing(name).into())
     }
 

@@ -24,13 +24,15 @@ mod names;
 pub mod pack;
 pub mod quantise;
 mod report;
+mod rows;
 pub mod safetensors;
 mod source;
 mod staging;
 pub mod synthetic;
 mod values;
 
-pub use checkpoint::{Checkpoint, Layout};
+pub use checkpoint::{Checkpoint, Layout, MatrixForm};
 pub use error::{Problem, WeightsError};
 pub use limits::{Limits, MAX_DIMENSIONS};
 pub use report::{Expected, FileSummary, Ignored, Kind, Read, Report, SchemeSummary};
+pub use rows::TensorRows;

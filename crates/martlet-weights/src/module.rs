@@ -215,8 +215,12 @@ impl Module {
             return pool.matrix(&weight.name, scheme, rows, cols, units).map_err(misfit);
         }
         if let Some(repack) = &self.repack {
+            let first = repack.cell.get().is_none();
             let planes = repack.planes(source.bytes(self.weight), rows, cols);
             let planes = planes.map_err(|what| source.problem(weight, what))?;
+            if first {
+                source.rewritten.add(planes.codes.len() + planes.scales.len() + planes.biases.len());
+            }
             let part = Part::new(rows, &planes.codes, &planes.scales, &planes.biases);
             return Matrix::new(scheme, cols, vec![part]).map_err(misfit);
         }

@@ -8,6 +8,7 @@ use crate::safetensors;
 use crate::synthetic::Pool;
 use martlet_tensor::{Dtype, Shared};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A sharded checkpoint may have its MTP head in a file of its own that the index does not list.
 pub(crate) const MTP_FILE: &str = "mtp.safetensors";
@@ -33,18 +34,42 @@ pub(crate) struct Raw {
 }
 
 /// All files and tensors of a checkpoint.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Source {
     pub files: Vec<SourceFile>,
     pub tensors: Vec<Raw>,
     /// What matrices of random weights are made of.
     pub pool: Option<Pool>,
+    /// Bytes of rewritten tensors.
+    pub rewritten: Meter,
+}
+
+/// Bytes that are held now, and the most that were.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Meter {
+    pub fn add(&self, bytes: usize) {
+        let now = self.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most.fetch_max(now, Ordering::Relaxed);
+    }
+
+    pub fn remove(&self, bytes: usize) {
+        self.now.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
 }
 
 impl Source {
     /// Opens the weight files of `folder`; `only` names the one to take instead of looking.
     pub fn open(folder: &Folder, only: Option<&str>, limits: &Limits) -> Result<Source, WeightsError> {
-        let mut source = Source { files: Vec::new(), tensors: Vec::new(), pool: None };
+        let mut source = Source::default();
         if let Some(name) = only {
             source.add(folder, name, limits)?;
         } else if let Some(bytes) = folder.read(INDEX_FILE, limits.json_bytes)? {
@@ -144,6 +169,15 @@ impl Source {
     /// What tensor `t` is made of, where no file holds it.
     pub fn pool_of(&self, t: usize) -> Option<&Pool> {
         self.pool.as_ref().filter(|_| matches!(self.files[self.tensors[t].file].bytes, Bytes::Made(_)))
+    }
+
+    /// `part` of a file is done with: its pages need not stay in memory.
+    pub fn release(&self, part: &[u8]) {
+        for file in &self.files {
+            if let Bytes::Mapped(map) = &file.bytes {
+                map.release(part);
+            }
+        }
     }
 
     /// Bytes of tensor `t`; none of one that no file holds.

@@ -3,8 +3,10 @@
 //! Order of the sum, for every output alike: a slice of 256 absolute k is summed from zero in index order, and the
 //! slices are added in index order. Whether the matrix came as `exact` makes no difference here: activations stay f32.
 
-use super::buffer::zeros;
+use super::buffer::{failed, zeros};
 use super::{Buffer, DeviceError, Stored};
+use crate::MatrixSpec;
+use std::sync::Arc;
 
 /// Length of a slice along k.
 const SLICE: usize = 256;
@@ -18,22 +20,56 @@ const LANES: usize = 16;
 pub struct Matrix {
     rows: usize,
     cols: usize,
-    panels: Vec<f32>,
+    /// Those of another matrix, which has more rows, where this is its beginning.
+    panels: Arc<Vec<f32>>,
 }
 
 impl Matrix {
     pub(super) fn new(m: &Stored<'_>) -> Result<Matrix, DeviceError> {
-        let (rows, cols) = (m.rows(), m.cols());
-        let mut panels = zeros("a matrix", &[rows.div_ceil(LANES), LANES, cols])?;
+        let mut matrix = Matrix::blank(m.rows(), m.cols())?;
+        matrix.load(0, m)?;
+        Ok(matrix)
+    }
+
+    pub(super) fn blank(rows: usize, cols: usize) -> Result<Matrix, DeviceError> {
+        let panels = Arc::new(zeros("a matrix", &[rows.div_ceil(LANES), LANES, cols])?);
+        Ok(Matrix { rows, cols, panels })
+    }
+
+    /// Rows from `first` on.
+    pub(super) fn load(&mut self, first: usize, m: &Stored<'_>) -> Result<(), DeviceError> {
+        let (rows, cols) = (self.rows, self.cols);
+        let fits = m.cols() == cols && first.is_multiple_of(LANES) && first.saturating_add(m.rows()) <= rows;
+        let Some(panels) = Arc::get_mut(&mut self.panels).filter(|_| fits) else {
+            let (more, wide) = (m.rows(), m.cols());
+            return Err(failed(format!("load {more} rows of {wide} at row {first} of a matrix [{rows}, {cols}]")));
+        };
         let mut row = vec![0.0; cols];
-        for r in 0..rows {
+        for r in 0..m.rows() {
             m.dequantise_row(r, &mut row);
-            let first = r / LANES * LANES * cols + r % LANES;
+            let first = (first + r) / LANES * LANES * cols + r % LANES;
             for (k, &w) in row.iter().enumerate() {
                 panels[first + k * LANES] = w;
             }
         }
-        Ok(Matrix { rows, cols, panels })
+        Ok(())
+    }
+
+    pub(super) fn first_rows(&self, rows: usize) -> Result<Matrix, DeviceError> {
+        if rows > self.rows || !rows.is_multiple_of(LANES) {
+            return Err(failed(format!("take {rows} rows of a matrix of {} as one of their own", self.rows)));
+        }
+        Ok(Matrix { rows, ..self.clone() })
+    }
+
+    pub(super) fn bytes(spec: MatrixSpec) -> u64 {
+        4 * spec.rows.next_multiple_of(LANES) as u64 * spec.cols as u64
+    }
+
+    /// The panels of its own rows.
+    fn panels(&self) -> std::slice::Chunks<'_, f32> {
+        let panel = LANES * self.cols;
+        self.panels[..self.rows.div_ceil(LANES) * panel].chunks(panel)
     }
 
     pub fn rows(&self) -> usize {
@@ -55,7 +91,7 @@ impl Matrix {
 
     /// y = w x for one row.
     pub(super) fn times(&self, x: &[f32], y: &mut [f32]) {
-        for (panel, y) in self.panels.chunks(LANES * self.cols).zip(y[..self.rows].chunks_mut(LANES)) {
+        for (panel, y) in self.panels().zip(y[..self.rows].chunks_mut(LANES)) {
             y.copy_from_slice(&dot(panel, &x[..self.cols])[..y.len()]);
         }
     }
@@ -63,7 +99,7 @@ impl Matrix {
 
 /// Panels outside and rows inside, so that a panel is read from memory once for all rows; no row's sum is touched.
 pub(super) fn matmul(w: &Matrix, x: &Buffer, rows: usize, y: &mut Buffer, col: usize) {
-    for (p, panel) in w.panels.chunks(LANES * w.cols).enumerate() {
+    for (p, panel) in w.panels().enumerate() {
         let (first, len) = (col + p * LANES, LANES.min(w.rows - p * LANES));
         for r in 0..rows {
             let sums = dot(panel, &x.row(r)[..w.cols]);

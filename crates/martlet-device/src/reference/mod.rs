@@ -38,7 +38,8 @@ pub use matmul::Matrix;
 pub use route::RouteTable;
 
 use crate::{
-    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, RouteSpec, Routes, Rows,
+    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes,
+    Rows,
 };
 use buffer::zeros;
 use martlet_tensor::Matrix as Stored;
@@ -111,6 +112,22 @@ impl Device for Reference {
 
     fn matrix(&self, m: &Stored<'_>, _exact: bool) -> Result<Matrix, DeviceError> {
         Matrix::new(m)
+    }
+
+    fn matrix_bytes(&self, spec: MatrixSpec) -> u64 {
+        Matrix::bytes(spec)
+    }
+
+    fn blank_matrix(&self, spec: MatrixSpec) -> Result<Matrix, DeviceError> {
+        Matrix::blank(spec.rows, spec.cols)
+    }
+
+    fn load_rows(&self, matrix: &mut Matrix, first: usize, rows: &Stored<'_>) -> Result<(), DeviceError> {
+        matrix.load(first, rows)
+    }
+
+    fn first_rows(&self, matrix: &Matrix, rows: usize) -> Result<Matrix, DeviceError> {
+        matrix.first_rows(rows)
     }
 
     fn vector(&self, values: &[f32]) -> Result<Vec<f32>, DeviceError> {

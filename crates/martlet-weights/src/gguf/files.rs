@@ -58,7 +58,7 @@ impl Files {
     /// Opens the file called `first` with all that belongs to it.
     pub fn open(folder: &Folder, first: &str, limits: &Limits) -> Result<Files, WeightsError> {
         let error = |what: String| WeightsError::file(folder.label(first), what);
-        let source = Source { files: Vec::new(), tensors: Vec::new(), pool: None };
+        let source = Source::default();
         let mut files = Files { source, types: Vec::new(), metadata: Metadata::default() };
         files.metadata = files.add(folder, first, limits)?;
         let count = files.metadata.number("split.count").map_err(error)?.unwrap_or(1).max(1);

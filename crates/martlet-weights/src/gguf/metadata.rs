@@ -11,6 +11,29 @@ pub enum Value {
     Bool(bool),
     Text(String),
     List(Vec<Value>),
+    /// An array of strings.
+    Texts(Texts),
+}
+
+/// Strings, one behind the other: a vocabulary has hundreds of thousands, which would take several times their bytes each on
+/// its own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Texts {
+    all: String,
+    /// Where each ends in `all`.
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    pub fn push(&mut self, text: &str) {
+        self.all.push_str(text);
+        self.ends.push(self.all.len());
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        starts.zip(&self.ends).map(|(&start, &end)| &self.all[start..end])
+    }
 }
 
 /// All keys of a file.
@@ -40,6 +63,7 @@ impl Value {
             Value::Bool(_) => "a bool",
             Value::Text(_) => "a string",
             Value::List(_) => "an array",
+            Value::Texts(_) => "an array of strings",
         }
     }
 }
@@ -106,8 +130,10 @@ impl Metadata {
 
     /// An array of strings.
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, String> {
-        let Some(list) = self.list(key)? else { return Ok(None) };
-        let all: Option<Vec<&str>> = list.iter().map(Value::text).collect();
-        all.map(Some).ok_or_else(|| format!("key {key} is not an array of strings"))
+        self.typed(key, "an array of strings", |v| match v {
+            Value::Texts(texts) => Some(texts.iter().collect()),
+            Value::List(list) if list.is_empty() => Some(Vec::new()),
+            _ => None,
+        })
     }
 }

@@ -14,7 +14,7 @@ mod repack;
 mod text;
 
 pub use files::{part, part_name};
-pub use metadata::{Metadata, Value};
+pub use metadata::{Metadata, Texts, Value};
 pub use reader::{GgufError, Header, TensorInfo, TensorType, read};
 
 pub(crate) use files::{Files, find, is_gguf};

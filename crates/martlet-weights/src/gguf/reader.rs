@@ -3,7 +3,7 @@
 //!
 //! Every length is compared with what is left of the file, and with [`Limits`], before anything of that size is made.
 
-use super::metadata::{Metadata, Value};
+use super::metadata::{Metadata, Texts, Value};
 use crate::limits::{Limits, MAX_DIMENSIONS};
 use martlet_tensor::Float;
 use martlet_tensor::scheme::ggml::BlockType;
@@ -76,7 +76,7 @@ pub fn read(file: &[u8], limits: &Limits) -> Result<Header, GgufError> {
     let (tensors, keys) = (cursor.u64("the number of tensors")?, cursor.u64("the number of keys")?);
     let mut metadata = BTreeMap::new();
     for i in 0..keys {
-        let key = cursor.text(&format!("the name of key {i}"))?;
+        let key = cursor.text(&format!("the name of key {i}"))?.to_string();
         let kind = cursor.u32(&format!("the type of key {key}"))?;
         let value = cursor.value(&key, kind, 0)?;
         if metadata.insert(key.clone(), value).is_some() {
@@ -162,19 +162,25 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    fn text(&mut self, what: &str) -> Result<String, GgufError> {
+    fn text(&mut self, what: &str) -> Result<&'a str, GgufError> {
         let length = self.u64(what)?;
         let bytes = self.take(what, length)?;
         let invalid = |_| GgufError::Key { key: what.to_string(), what: "is not UTF-8".into() };
-        std::str::from_utf8(bytes).map(str::to_string).map_err(invalid)
+        std::str::from_utf8(bytes).map_err(invalid)
     }
 
-    fn value(&mut self, key: &str, kind: u32, depth: usize) -> Result<Value, GgufError> {
+    /// One value more of key `key`.
+    fn count(&mut self, key: &str) -> Result<(), GgufError> {
         self.values += 1;
         if self.values > self.limits.metadata_values {
             let limit = self.limits.metadata_values;
             return Err(GgufError::Limit { what: format!("key {key} holds too many values"), limit });
         }
+        Ok(())
+    }
+
+    fn value(&mut self, key: &str, kind: u32, depth: usize) -> Result<Value, GgufError> {
+        self.count(key)?;
         Ok(match kind {
             0 => Value::Unsigned(u8::from_le_bytes(self.array(key)?).into()),
             1 => Value::Signed(i8::from_le_bytes(self.array(key)?).into()),
@@ -184,7 +190,7 @@ impl<'a> Cursor<'a> {
             5 => Value::Signed(i32::from_le_bytes(self.array(key)?).into()),
             6 => Value::Float(f32::from_le_bytes(self.array(key)?).into()),
             7 => Value::Bool(self.array::<1>(key)?[0] != 0),
-            8 => Value::Text(self.text(key)?),
+            8 => Value::Text(self.text(key)?.to_string()),
             9 => self.list(key, depth)?,
             10 => Value::Unsigned(self.u64(key)?),
             11 => Value::Signed(i64::from_le_bytes(self.array(key)?)),
@@ -202,6 +208,14 @@ impl<'a> Cursor<'a> {
             return Err(GgufError::Key { key: key.to_string(), what });
         }
         let (kind, count) = (self.u32(key)?, self.u64(key)?);
+        if kind == 8 {
+            let mut texts = Texts::default();
+            for _ in 0..count {
+                self.count(key)?;
+                texts.push(self.text(key)?);
+            }
+            return Ok(Value::Texts(texts));
+        }
         let mut list = Vec::new();
         for _ in 0..count {
             list.push(self.value(key, kind, depth + 1)?);
@@ -210,7 +224,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn info(&mut self, index: u64) -> Result<RawInfo, GgufError> {
-        let name = self.text(&format!("the name of tensor {index}"))?;
+        let name = self.text(&format!("the name of tensor {index}"))?.to_string();
         let dimensions = self.u32(&name)?;
         if dimensions as usize > MAX_DIMENSIONS {
             return Err(tensor(&name, format!("has {dimensions} dimensions; at most {MAX_DIMENSIONS} are read")));

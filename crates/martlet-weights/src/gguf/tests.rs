@@ -127,17 +127,17 @@ fn values_of_all_types_are_read() {
         .key("f32", 6, &1.5f32.to_le_bytes())
         .key("bool", 7, &[1])
         .key("text", 8, &text("é"))
-        .key("lists", 9, &list(9, &[&inner, &list(8, &[&text("a")])]))
+        .key("lists", 9, &list(9, &[&inner, &list(8, &[&text("a"), &text(""), &text("bé")])]))
         .key("u64", 10, &u64::MAX.to_le_bytes())
         .key("i64", 11, &i64::MIN.to_le_bytes())
         .key("f64", 12, &0.1f64.to_le_bytes())
         .info("t", &[32, 3], 8, 0);
     let file = Writer { data: vec![0; 3 * 34], ..file }.finish();
     let header = parse(&file).unwrap();
-    let lists = Value::List(vec![
-        Value::List(vec![Value::Unsigned(1), Value::Unsigned(2)]),
-        Value::List(vec![Value::Text("a".into())]),
-    ]);
+    let mut texts = Texts::default();
+    ["a", "", "bé"].into_iter().for_each(|t| texts.push(t));
+    assert_eq!(texts.iter().collect::<Vec<_>>(), ["a", "", "bé"]);
+    let lists = Value::List(vec![Value::List(vec![Value::Unsigned(1), Value::Unsigned(2)]), Value::Texts(texts)]);
     for (key, value) in [
         ("i8", Value::Signed(-1)),
         ("u16", Value::Unsigned(513)),

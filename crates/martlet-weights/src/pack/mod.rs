@@ -61,11 +61,11 @@ pub struct Summary {
 
 /// Writes `src` to the new folder `dst`, which appears when it is complete: the tensors that its model uses
 /// (`expected`), those of a vision tower, and the text files. `src` holds exactly what is expected
-/// ([`Checkpoint::check`]). Memory holds some 16 MiB of tiles at a time, and what a GGUF source rewrites of one layer.
+/// ([`Checkpoint::check`]). Memory holds some 16 MiB of tiles at a time, and the rows that they are made of.
 /// Refuses a `dst` that is there and not empty, a disk with too little room, and a source that is a pack. What killed
 /// writers left for the same `dst` is deleted first. `repository`, where there is one, is put down as the source's.
 pub fn pack(
-    src: &mut Checkpoint,
+    src: &Checkpoint,
     expected: &[Expected],
     dst: &Path,
     repository: Option<&Repository<'_>>,

@@ -49,7 +49,7 @@ pub(crate) fn open(folder: &Folder, limits: &Limits) -> Result<Opened, WeightsEr
     if !manifest.experts.is_empty() {
         files.push(file(folder, &manifest, EXPERTS_FILE, manifest.experts_bytes)?);
     }
-    let source = Source { files, tensors: Vec::new(), pool: None };
+    let source = Source { files, ..Source::default() };
     let mut opened =
         Opened { source, modules: Vec::new(), entries: BTreeMap::new(), pack: Pack { digest, experts: Vec::new() } };
     for t in &manifest.tensors {

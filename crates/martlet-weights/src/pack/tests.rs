@@ -50,10 +50,10 @@ fn source(dir: &Path) -> (Checkpoint, Vec<Expected>) {
 /// A pack of it in a folder of its own.
 fn packed() -> (tempfile::TempDir, PathBuf, Checkpoint, Vec<Expected>) {
     let dir = tempfile::tempdir().unwrap();
-    let (mut src, list) = source(&dir.path().join("source"));
+    let (src, list) = source(&dir.path().join("source"));
     let dst = dir.path().join("new/pack");
     let mut last = (0, 0);
-    let summary = pack(&mut src, &list, &dst, None, &mut |done, total| last = (done, total)).unwrap();
+    let summary = pack(&src, &list, &dst, None, &mut |done, total| last = (done, total)).unwrap();
     assert_eq!((last.0, summary.bytes), (last.1, last.1));
     assert_eq!(summary.left_out, ["unknown.weight"]);
     assert_eq!(std::fs::read_dir(dir.path().join("new")).unwrap().count(), 1, "nothing temporary is left");
@@ -85,7 +85,7 @@ fn a_pack_holds_the_values_and_files_of_its_source() {
     let stack = &manifest.experts[0];
     assert_eq!((stack.xxh3.len(), stack.stride % BLOB_ALIGN, stack.bytes), (3, 0, (2 * 2 * 80 + 5 * 20) * 32));
     assert_eq!(manifest.tensors.iter().find(|t| t.name.contains("patch")).unwrap().form, Form::Plain);
-    let again = pack(&mut Checkpoint::open(&dst).unwrap(), &list, &dir.path().join("x"), None, &mut |_, _| {});
+    let again = pack(&Checkpoint::open(&dst).unwrap(), &list, &dir.path().join("x"), None, &mut |_, _| {});
     assert!(again.unwrap_err().to_string().contains("is a pack already"));
     assert_ne!(back.fingerprint(), src.fingerprint());
     assert_eq!(back.fingerprint(), Checkpoint::open(&dst).unwrap().fingerprint());

@@ -6,7 +6,7 @@ use crate::checkpoint::{Checkpoint, Layout as Kept};
 use crate::error::WeightsError;
 use crate::folder::Folder;
 use crate::report::{Expected, Kind};
-use martlet_tensor::tiles::{self, LINE, Layout};
+use martlet_tensor::tiles::{self, LANES, LINE, Layout};
 use martlet_tensor::{Float, Matrix as Stored, Scheme};
 use std::fs::File;
 use std::io::Write;
@@ -169,12 +169,7 @@ fn revision(dir: &Path) -> Option<String> {
 }
 
 /// Writes everything into `dir`, manifest.json last.
-pub(super) fn write(
-    src: &mut Checkpoint,
-    plan: Plan,
-    dir: &Path,
-    progress: Progress<'_>,
-) -> Result<Summary, WeightsError> {
+pub(super) fn write(src: &Checkpoint, plan: Plan, dir: &Path, progress: Progress<'_>) -> Result<Summary, WeightsError> {
     let Plan { mut manifest, counts, left_out } = plan;
     let bytes = manifest.weights.bytes + manifest.experts_bytes;
     let mut done = 0;
@@ -192,7 +187,6 @@ pub(super) fn write(
         };
         put(&vec![0; (tensor.offset - from) as usize])?;
         write_tensor(src, tensor, &mut put)?;
-        src.forget(&tensor.name);
         step(out.at - from);
     }
     out.finish()?;
@@ -201,7 +195,6 @@ pub(super) fn write(
         let mut out = Out::create(dir, EXPERTS_FILE)?;
         for (stack, count) in manifest.experts.iter_mut().zip(counts) {
             write_stack(src, stack, count, &mut out, &mut step)?;
-            PARTS.iter().for_each(|part| src.forget(&stack.part(part)));
         }
         out.finish()?;
     }
@@ -228,15 +221,20 @@ fn write_tensor(
         src.vector(&tensor.name)?.iter().for_each(|v| float.put(*v, &mut bytes));
         return put(&bytes);
     };
-    let (matrix, strip) = (src.matrix(&tensor.name)?, layout.strip_bytes());
-    fits(src, &tensor.name, &matrix, &layout)?;
-    let batch = (BATCH / strip).max(1);
-    for first in (0..layout.strips()).step_by(batch) {
-        let mut bytes = vec![0; batch.min(layout.strips() - first) * strip];
-        parallel(bytes.chunks_mut(strip).enumerate(), |(i, strip)| layout.pack(&matrix, first + i, strip));
+    let (form, strip) = (src.form(&tensor.name)?, layout.strip_bytes());
+    fits(src, &tensor.name, [form.rows, form.cols], &layout)?;
+    let batch = (BATCH / strip).max(1) * LANES;
+    let mut all_factors = Vec::new();
+    for first in (0..layout.rows).step_by(batch) {
+        let rows = src.rows(&tensor.name, first..layout.rows.min(first + batch))?;
+        let (matrix, mut piece) = (rows.matrix(), layout);
+        piece.rows = matrix.rows();
+        let mut bytes = vec![0; piece.tile_bytes()];
+        parallel(bytes.chunks_mut(strip).enumerate(), |(i, strip)| piece.pack(&matrix, i, strip));
         put(&bytes)?;
+        all_factors.extend(factors(&matrix, &piece));
     }
-    put(&factors(&matrix, &layout))
+    put(&all_factors)
 }
 
 fn write_stack(
@@ -249,12 +247,12 @@ fn write_stack(
     let mut parts = Vec::new();
     for (part, m) in PARTS.iter().zip(stack.parts()) {
         let name = stack.part(part);
-        let matrix = src.matrix(&name)?;
-        let Some(layout) = m.layout().filter(|l| l.rows.checked_mul(count) == Some(matrix.rows())) else {
-            return Err(src.problem(&name, format!("has {} rows, not those of {count} experts", matrix.rows())).into());
+        let form = src.form(&name)?;
+        let Some(layout) = m.layout().filter(|l| l.rows.checked_mul(count) == Some(form.rows)) else {
+            return Err(src.problem(&name, format!("has {} rows, not those of {count} experts", form.rows)).into());
         };
-        fits(src, &name, &matrix.slice(0..layout.rows), &layout)?;
-        parts.push((matrix, layout, m.offset as usize));
+        fits(src, &name, [layout.rows, form.cols], &layout)?;
+        parts.push((name, layout, m.offset as usize));
     }
     let (stride, used) = (stack.stride as usize, stack.bytes as usize);
     let batch = (BATCH / stride).max(1);
@@ -262,9 +260,14 @@ fn write_stack(
         let here = batch.min(count - first);
         let mut bytes = vec![0; here * stride];
         let mut sums = vec![(0, blake3::Hash::from_bytes([0; 32])); here];
+        let read = |(name, layout, _): &(String, Layout, usize)| {
+            src.rows(name, first * layout.rows..(first + here) * layout.rows)
+        };
+        let held = parts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let matrices: Vec<_> = held.iter().map(|rows| rows.matrix()).collect();
         parallel(bytes.chunks_mut(stride).zip(&mut sums).enumerate(), |(i, (blob, sum))| {
-            for (matrix, layout, offset) in &parts {
-                let rows = (first + i) * layout.rows..(first + i + 1) * layout.rows;
+            for ((_, layout, offset), matrix) in parts.iter().zip(&matrices) {
+                let rows = i * layout.rows..(i + 1) * layout.rows;
                 let (matrix, place) = (matrix.slice(rows), &mut blob[*offset..*offset + layout.bytes()]);
                 let (tiles, rest) = place.split_at_mut(layout.tile_bytes());
                 for (i, strip) in tiles.chunks_mut(layout.strip_bytes()).enumerate() {
@@ -283,11 +286,11 @@ fn write_stack(
 }
 
 /// Whether a matrix is what was planned for.
-fn fits(src: &Checkpoint, name: &str, matrix: &Stored<'_>, layout: &Layout) -> Result<(), WeightsError> {
-    if (matrix.rows(), matrix.cols()) == (layout.rows, layout.cols) {
+fn fits(src: &Checkpoint, name: &str, found: [usize; 2], layout: &Layout) -> Result<(), WeightsError> {
+    let expected = [layout.rows, layout.cols];
+    if found == expected {
         return Ok(());
     }
-    let (found, expected) = ([matrix.rows(), matrix.cols()], [layout.rows, layout.cols]);
     Err(src.problem(name, format!("is {found:?}, expected {expected:?}")).into())
 }
 

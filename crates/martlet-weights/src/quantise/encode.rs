@@ -5,6 +5,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::WeightsError;
 use martlet_tensor::scheme::{self, Encoded};
 use martlet_tensor::{Float, Matrix, Scheme};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -31,7 +32,7 @@ fn values(src: &Checkpoint, item: &Item) -> Result<Vec<f32>, WeightsError> {
     for (name, rows) in &item.rows {
         let part = match rows.is_empty() {
             true => src.vector(name)?,
-            false => src.matrix(name)?.slice(rows.clone()).dequantise(),
+            false => src.rows(name, rows.clone())?.matrix().dequantise(),
         };
         finite(src, name, &part)?;
         all.extend(part);
@@ -56,10 +57,9 @@ fn channels_last(values: &[f32], shape: &[usize]) -> Vec<f32> {
 }
 
 fn packed(src: &Checkpoint, item: &Item, scheme: Scheme) -> Result<Vec<Vec<u8>>, WeightsError> {
-    let mut matrices = Vec::new();
-    for (name, rows) in &item.rows {
-        matrices.push(src.matrix(name)?.slice(rows.clone()));
-    }
+    let read = |(name, rows): &(String, Range<usize>)| src.rows(name, rows.clone());
+    let held = item.rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let mut matrices: Vec<_> = held.iter().map(|rows| rows.matrix()).collect();
     let error = |e: martlet_tensor::ShapeError| src.problem(&item.rows[0].0, e.to_string());
     let first = matrices.remove(0);
     let matrix = first.stack(&matrices).map_err(error)?;

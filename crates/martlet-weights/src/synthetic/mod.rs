@@ -105,7 +105,7 @@ impl Synthetic {
         let files = [Bytes::Owned(Arc::new(vectors)), Bytes::Made(made)];
         let name = format!("random weights (seed {})", self.pool.seed());
         let files = files.map(|bytes| SourceFile { name: name.clone(), bytes }).into_iter().collect();
-        Checkpoint::from_source(Source { files, tensors, pool: Some(self.pool) }, config)
+        Checkpoint::from_source(Source { files, tensors, pool: Some(self.pool), rewritten: Default::default() }, config)
     }
 
     /// Writes the checkpoint to the new folder `dst`, which appears when it is complete. Holds a piece of a tensor at a

@@ -53,10 +53,10 @@ pub fn check(dir: &Path, app: &App) -> anyhow::Result<()> {
 /// Makes a pack; `repository` is where the source was fetched from.
 pub fn write(src: PathBuf, dst: &Path, repository: Option<&Repository<'_>>, app: &App) -> anyhow::Result<()> {
     let (name, started) = (src.display().to_string(), Instant::now());
-    let (spec, _, mut checkpoint) = ModelSource::Path(src).check()?;
+    let (spec, _, checkpoint) = ModelSource::Path(src).check()?;
     let expected = expected_tensors(&spec, checkpoint.has("mtp.fc.weight"));
     let progress = app.terminal.progress_of_bytes("packing", 1);
-    let summary = pack(&mut checkpoint, &expected, dst, repository, &mut |done, total| progress.set(done, total));
+    let summary = pack(&checkpoint, &expected, dst, repository, &mut |done, total| progress.set(done, total));
     drop(progress);
     let summary = summary.map_err(|e| of(name, e))?;
     if !summary.left_out.is_empty() {

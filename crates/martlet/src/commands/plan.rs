@@ -103,7 +103,7 @@ impl Shown {
         };
         line("model", self.model.clone(), "");
         line("memory", known(self.memory), &format!("{origin}; {} are free now", known(self.free)));
-        line("weights", size::bytes(self.weights), "as stored");
+        line("weights", size::bytes(self.weights), "on the device");
         if self.experts > 0 {
             line(
                 "experts",

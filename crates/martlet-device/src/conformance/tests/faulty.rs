@@ -4,7 +4,8 @@ use crate::conformance::rows::UNTOUCHED;
 use crate::reference::{Buffer, Delta, Experts, Kv, Matrix, Reference, RouteTable};
 use crate::sampling::{SampleRow, Sampled};
 use crate::{
-    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, RouteSpec, Routes, Rows, fused,
+    AttentionSpec, Batch, DeltaSpec, Device, DeviceError, ExpertShape, Heads, KvSpec, MatrixSpec, RouteSpec, Routes,
+    Rows, fused,
 };
 use martlet_tensor::{Matrix as Stored, Scheme};
 
@@ -67,6 +68,12 @@ impl Faulty {
         Faulty { inner: Reference::new(), operation, fault }
     }
 
+    /// The group of a matrix's activations, where they are quantised.
+    fn group(&self, scheme: Scheme, exact: bool) -> Option<usize> {
+        let quantised = self.fault == Fault::QuantisedActivations && !exact && !matches!(scheme, Scheme::Dense(_));
+        quantised.then(|| scheme.activation_group())
+    }
+
     fn is(&self, operation: &str, fault: Fault) -> bool {
         self.operation == operation && self.fault == fault
     }
@@ -123,8 +130,23 @@ impl Device for Faulty {
     }
 
     fn matrix(&self, m: &Stored<'_>, exact: bool) -> Result<FaultyMatrix, DeviceError> {
-        let quantised = self.fault == Fault::QuantisedActivations && !exact && !matches!(m.scheme(), Scheme::Dense(_));
-        Ok(FaultyMatrix(self.inner.matrix(m, exact)?, quantised.then(|| m.scheme().activation_group())))
+        Ok(FaultyMatrix(self.inner.matrix(m, exact)?, self.group(m.scheme(), exact)))
+    }
+
+    fn matrix_bytes(&self, spec: MatrixSpec) -> u64 {
+        self.inner.matrix_bytes(spec)
+    }
+
+    fn blank_matrix(&self, spec: MatrixSpec) -> Result<FaultyMatrix, DeviceError> {
+        Ok(FaultyMatrix(self.inner.blank_matrix(spec)?, self.group(spec.scheme, spec.exact)))
+    }
+
+    fn load_rows(&self, matrix: &mut FaultyMatrix, first: usize, rows: &Stored<'_>) -> Result<(), DeviceError> {
+        self.inner.load_rows(&mut matrix.0, first, rows)
+    }
+
+    fn first_rows(&self, matrix: &FaultyMatrix, rows: usize) -> Result<FaultyMatrix, DeviceError> {
+        Ok(FaultyMatrix(self.inner.first_rows(&matrix.0, rows)?, matrix.1))
     }
 
     fn vector(&self, values: &[f32]) -> Result<Vec<f32>, DeviceError> {
