@@ -182,12 +182,12 @@ impl Checkpoint {
     }
 
     /// A file beside the weights (tokenizer.json, generation_config.json, ...), or `None` when there is none. Of a GGUF
-    /// file, one made from its metadata.
+    /// file, one made from its metadata; of random weights, their config alone.
     pub fn text_file(&self, name: &str) -> Result<Option<Vec<u8>>, WeightsError> {
+        if name == CONFIG_FILE && (self.gguf.is_some() || self.source.pool.is_some()) {
+            return Ok(Some(self.config.to_string().into_bytes()));
+        }
         if let Some(gguf) = &self.gguf {
-            if name == CONFIG_FILE {
-                return Ok(Some(self.config.to_string().into_bytes()));
-            }
             let file = self.source.files.first().map_or("", |f| &f.name);
             return gguf::text_file(&gguf.metadata, name)
                 .map_err(|what| WeightsError::file(self.folder.label(file), what));
@@ -201,6 +201,9 @@ impl Checkpoint {
         if self.gguf.is_some() {
             let made = [CONFIG_FILE, "chat_template.jinja", "generation_config.json"];
             return Ok(made.into_iter().chain(["tokenizer.json", "tokenizer_config.json"]).map(String::from).collect());
+        }
+        if self.source.pool.is_some() {
+            return Ok(vec![CONFIG_FILE.into()]);
         }
         let mut names = self.folder.names()?;
         names.retain(|name| {

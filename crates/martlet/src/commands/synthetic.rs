@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::exit::Usage;
 use crate::size;
 use martlet_model::{shape_names, synthetic};
-use martlet_session::SyntheticModel;
+use martlet_session::{ModelSource, SyntheticModel};
 use martlet_weights::synthetic::{MODES, Options};
 use std::path::PathBuf;
 
@@ -16,6 +16,9 @@ pub struct Args {
     pub shape: String,
     /// New folder; it appears when it is complete
     pub dst: PathBuf,
+    /// Write a pack (see `martlet pack`) instead of a checkpoint, without the room for both
+    #[arg(long)]
+    pub pack: bool,
     #[command(flatten)]
     pub weights: WeightArgs,
 }
@@ -63,6 +66,7 @@ Examples:
   martlet synthetic 4b qwen-4b-random
   martlet synthetic 35b-a3b qwen-35b-random --mode mxfp4
   martlet bench -m qwen-4b-random
+  martlet synthetic 35b-a3b qwen-35b-random.martlet --pack
 
 The values are noise: such a checkpoint is for measuring speed and memory, which
 do not depend on them. The layout is that of MLX. It is written a piece at a
@@ -70,6 +74,10 @@ time and takes no memory to speak of. `martlet bench --synthetic SHAPE` measures
 the same weights without a file.";
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
+    if args.pack {
+        let source = ModelSource::Synthetic(args.weights.model(&args.shape)?);
+        return super::pack::write(&source, &args.dst, None, app);
+    }
     let made = synthetic(&args.shape, args.weights.options()?)?;
     let progress = app.terminal.progress("writing", 1);
     let bytes = made.write(&args.dst, &mut |done, total| progress.set(done, total))?;
