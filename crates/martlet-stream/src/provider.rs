@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Experts that are being read at a time, and threads that read.
+/// Experts that are being read at a time, and threads that read where the system has no io_uring.
 pub const READS: usize = 16;
 
 /// Fewer slots than this can not hold what is read and what is computed at the same time.
@@ -179,7 +179,7 @@ impl<D: Device> Streamed<D> {
                 return Err(failed(format!("a device keeps the expert in slot {slot}, which it was to let go of")));
             };
             let e = miss.expert as usize;
-            let (offset, xxh3) = (stack.place(e), stack.xxh3[e].0);
+            let (offset, xxh3) = (stack.place(e), Some(stack.xxh3[e].0));
             let bytes = stack.bytes as usize;
             self.step.flying.push((slot, miss));
             self.reader.submit(Piece { ticket: slot.into(), offset, bytes, xxh3 }, buffer);
