@@ -17,4 +17,4 @@ mod provider;
 mod scores;
 mod slots;
 
-pub use provider::{Control, READS, StreamError, StreamStats, Streamed, least_bytes, slot_bytes};
+pub use provider::{Control, READS, StreamError, StreamStats, Streamed, disk_speed, least_bytes, slot_bytes};

@@ -4,7 +4,8 @@ use crate::scores::Scores;
 use crate::slots::{Miss, Need, Slots};
 use martlet_device::{Device, DeviceError, ExpertShape, NO_SLOT};
 use martlet_io::Slot;
-use martlet_io::reader::{Done, Piece, ReadError, Reader};
+use martlet_io::disk::FileRead;
+use martlet_io::reader::{self, Done, Piece, ReadError, Reader};
 use martlet_io::slots::SLOT_ALIGN;
 use martlet_model::{ExpertProvider, MlpSpec, ModelSpec, Run};
 use martlet_tensor::Shared;
@@ -58,6 +59,22 @@ pub struct StreamStats {
     /// For how long anything was being read, and for how long there was nothing to do but wait for it.
     pub busy: Duration,
     pub waited: Duration,
+}
+
+impl StreamStats {
+    /// What was done since `before`; slots as they are now.
+    pub fn since(&self, before: &StreamStats) -> StreamStats {
+        StreamStats {
+            slots: self.slots,
+            held: self.held,
+            needed: self.needed - before.needed,
+            hits: self.hits - before.hits,
+            reads: self.reads - before.reads,
+            bytes_read: self.bytes_read - before.bytes_read,
+            busy: self.busy - before.busy,
+            waited: self.waited - before.waited,
+        }
+    }
 }
 
 /// What others may know and ask while the experts belong to an engine's thread.
@@ -115,6 +132,13 @@ struct Step {
 pub fn slot_bytes(checkpoint: &Checkpoint) -> Option<u64> {
     let (_, stacks) = checkpoint.expert_file()?;
     stacks.iter().map(|s| s.bytes.next_multiple_of(SLOT_ALIGN as u64)).max()
+}
+
+/// How fast the disk gives experts of a pack at its best, as many reads in flight as streaming has; `None` where there is
+/// no pack with experts. Takes some seconds.
+pub fn disk_speed(checkpoint: &Checkpoint) -> Result<Option<FileRead>, StreamError> {
+    let (Some((path, _)), Some(bytes)) = (checkpoint.expert_file(), slot_bytes(checkpoint)) else { return Ok(None) };
+    Ok(Some(reader::speed(&path, bytes as usize, READS, 2 << 30)?))
 }
 
 /// Fewest bytes of slots that such a pack works with; with some more it is less slow.

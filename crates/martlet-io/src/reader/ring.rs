@@ -101,10 +101,11 @@ impl Ring {
             let range = part.range.start + part.read..part.range.end;
             // SAFETY: the parts of a piece do not overlap, and the slot is looked at when all of them are done.
             let buffer = unsafe { flight.slot.part_mut(range.clone()) };
-            let read = opcode::Read::new(types::Fd(self.file.file.as_raw_fd()), buffer.as_mut_ptr(), range.len() as u32)
-                .offset(flight.piece.offset + range.start as u64)
-                .build()
-                .user_data(number as u64);
+            let read =
+                opcode::Read::new(types::Fd(self.file.file.as_raw_fd()), buffer.as_mut_ptr(), range.len() as u32)
+                    .offset(flight.piece.offset + range.start as u64)
+                    .build()
+                    .user_data(number as u64);
             // SAFETY: the file is open as long as this lives, and the slot stays in `pieces` until the system is done
             // with it: `take` lets go of it with its last part, and dropping waits for all.
             let pushed = unsafe { self.ring.submission().push(&read) };
