@@ -2,6 +2,7 @@
 
 use crate::scores::Scores;
 use crate::slots::{Miss, Need, Slots};
+use crate::trace::Trace;
 use martlet_device::{Device, DeviceError, ExpertShape, NO_SLOT};
 use martlet_io::Slot;
 use martlet_io::disk::FileRead;
@@ -13,7 +14,7 @@ use martlet_weights::Checkpoint;
 use martlet_weights::pack::Stack;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Experts that are being read at a time, and threads that read where the system has no io_uring.
@@ -83,12 +84,28 @@ pub struct Control {
     stats: Mutex<StreamStats>,
     /// Bytes that slots may take from the next step on.
     bytes: AtomicU64,
+    /// What routers choose, while somebody wants to know.
+    trace: Mutex<Option<Trace>>,
 }
 
 impl Control {
     /// What was done as of the latest layer.
     pub fn stats(&self) -> StreamStats {
         self.stats.lock().map(|s| *s).unwrap_or_default()
+    }
+
+    /// Begins to record what routers choose; what was recorded before is forgotten.
+    pub fn record(&self) {
+        *self.trace() = Some(Trace::default());
+    }
+
+    /// Ends recording, and gives what was recorded.
+    pub fn recorded(&self) -> Trace {
+        self.trace().take().unwrap_or_default()
+    }
+
+    fn trace(&self) -> MutexGuard<'_, Option<Trace>> {
+        self.trace.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Lets slots take at most so many bytes from the next layer on: never more than at the start, nor fewer than are
@@ -165,7 +182,8 @@ impl<D: Device> Streamed<D> {
         let slots = Slots::new(buffers, &experts, ring(count));
         let step = Step { free: (0..slots.ring() as u32).collect(), ..Step::default() };
         let stats = StreamStats { slots: count as u64, ..StreamStats::default() };
-        let control = Arc::new(Control { stats: Mutex::new(stats), bytes: AtomicU64::new(u64::MAX) });
+        let control =
+            Arc::new(Control { stats: Mutex::new(stats), bytes: AtomicU64::new(u64::MAX), trace: Mutex::default() });
         let (device, reader) = (d.experts(shape, count)?, Reader::open(&path, READS)?);
         let scores = Scores::new(&experts, spec.layers.len());
         Ok(Streamed { layers, device, slots, scores, slot_bytes, step, reader, control, stats })
@@ -298,6 +316,9 @@ impl<D: Device> ExpertProvider<D> for Streamed<D> {
         let count = stack.xxh3.len();
         self.resize(d);
         let routes = d.read_routes(routes, b)?;
+        if let Some(trace) = self.control.trace().as_mut() {
+            trace.add(layer, &routes);
+        }
         let chosen = self.scores.note(layer, &routes);
         let Need { hits, misses, emptied } = self.slots.need(layer as u32, &chosen, &self.scores);
         for slot in emptied {
