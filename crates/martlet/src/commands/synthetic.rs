@@ -5,7 +5,7 @@ use crate::exit::Usage;
 use crate::size;
 use martlet_model::{shape_names, synthetic};
 use martlet_session::{ModelSource, SyntheticModel};
-use martlet_weights::synthetic::{MODES, Options};
+use martlet_weights::synthetic::{MODES, Options, Routing};
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
@@ -35,6 +35,9 @@ pub struct WeightArgs {
     /// Random weights that share a scale: 32, 64 or 128 [default: 64, or what the mode has]
     #[arg(long, value_name = "N")]
     pub group: Option<u16>,
+    /// Random routers choose some experts more often, as those of trained models do
+    #[arg(long)]
+    pub skewed: bool,
     /// What random weights are drawn from
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub weight_seed: u64,
@@ -49,11 +52,14 @@ pub fn shapes() -> impl clap::builder::TypedValueParser<Value = String> {
 impl WeightArgs {
     /// Whether none of them was given, or only what they are anyway.
     pub fn is_default(&self) -> bool {
-        (self.mode.as_str(), self.bits, self.group, self.weight_seed) == ("affine", None, None, 1)
+        let WeightArgs { mode, bits, group, skewed, weight_seed } = self;
+        (mode.as_str(), bits, group, skewed, weight_seed) == ("affine", &None, &None, &false, &1)
     }
 
     pub fn options(&self) -> Result<Options, Usage> {
-        Options::new(&self.mode, self.bits, self.group, self.weight_seed).map_err(|e| Usage(e.to_string()))
+        let options = Options::new(&self.mode, self.bits, self.group, self.weight_seed);
+        let options = options.map_err(|e| Usage(e.to_string()))?;
+        Ok(Options { routing: if self.skewed { Routing::Skewed } else { Routing::Even }, ..options })
     }
 
     pub fn model(&self, shape: &str) -> Result<SyntheticModel, Usage> {

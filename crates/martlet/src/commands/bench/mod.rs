@@ -115,7 +115,8 @@ impl Args {
     fn check(&self) -> Result<(), Usage> {
         if self.synthetic.is_none() && !self.weights.is_default() {
             return Err(Usage(
-                "--mode, --bits, --group and --weight-seed are of random weights: add --synthetic SHAPE".into(),
+                "--mode, --bits, --group, --skewed and --weight-seed are of random weights: add --synthetic SHAPE"
+                    .into(),
             ));
         }
         for (name, list) in [("prefill", &self.prefill), ("batch", &self.batch), ("turn", &self.turn)] {
@@ -381,7 +382,7 @@ mod tests {
             synthetic: None,
             vs: Vec::new(),
             json: false,
-            weights: WeightArgs { mode: "affine".into(), bits: None, group: None, weight_seed: 1 },
+            weights: WeightArgs { mode: "affine".into(), bits: None, group: None, skewed: false, weight_seed: 1 },
         };
         let tests = Tests::new(&args, 1024);
         assert_eq!(
