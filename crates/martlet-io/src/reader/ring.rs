@@ -8,10 +8,14 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Parts that the system has at a time.
 const ENTRIES: u32 = 128;
+
+/// For so long a wait looks again and again before it sleeps: a processor that sleeps takes long to wake, compared with
+/// the read of one expert.
+const SPIN: Duration = Duration::from_millis(2);
 
 pub(super) struct Ring {
     ring: IoUring,
@@ -67,9 +71,14 @@ impl Ring {
 
     pub fn next(&mut self) -> Done {
         assert!(self.pieces.iter().any(Option::is_some), "nothing is in flight");
+        let started = Instant::now();
         loop {
             if let Some(done) = self.try_next() {
                 return done;
+            }
+            if started.elapsed() < SPIN {
+                std::hint::spin_loop();
+                continue;
             }
             // An error (a signal, or no room just now) leaves what is in flight as it is: look again.
             let _ = self.ring.submit_and_wait(1);
