@@ -132,7 +132,7 @@ impl Reader {
         }
     }
 
-    /// Begins to read `piece` into `slot`, which must have room for it; [`Reader::next`] gives it back.
+    /// Begins to read `piece` into `slot`, which must have room for it; [`Reader::wait`] gives it back.
     pub fn submit(&mut self, piece: Piece, slot: Slot) {
         let whole = piece.bytes.next_multiple_of(SLOT_ALIGN);
         assert!(whole <= slot.len(), "{} bytes for a slot of {}", piece.bytes, slot.len());
@@ -145,20 +145,20 @@ impl Reader {
     }
 
     /// The next piece that is there, in any order; waits for it. There must be one in flight.
-    pub fn next(&mut self) -> Done {
+    pub fn wait(&mut self) -> Done {
         match &mut self.way {
             #[cfg(target_os = "linux")]
-            Way::Ring(ring) => ring.next(),
-            Way::Threads(threads) => threads.next(),
+            Way::Ring(ring) => ring.wait(),
+            Way::Threads(threads) => threads.wait(),
         }
     }
 
     /// The next piece, if it is there already.
-    pub fn try_next(&mut self) -> Option<Done> {
+    pub fn poll(&mut self) -> Option<Done> {
         match &mut self.way {
             #[cfg(target_os = "linux")]
-            Way::Ring(ring) => ring.try_next(),
-            Way::Threads(threads) => threads.try_next(),
+            Way::Ring(ring) => ring.poll(),
+            Way::Threads(threads) => threads.poll(),
         }
     }
 
@@ -198,7 +198,7 @@ pub fn speed(path: &Path, bytes: usize, reads: usize, total: u64) -> Result<File
                 reader.submit(Piece { ticket: 0, offset, bytes, xxh3: None }, slot);
                 asked += 1;
             }
-            let next = reader.next();
+            let next = reader.wait();
             next.result?;
             slots.push(next.slot);
             done += 1;

@@ -366,6 +366,7 @@ impl OnDevice for Start<'_> {
         let most = report.schemes.iter().max_by_key(|s| s.weights);
         let scheme = most.map_or(String::new(), |s| s.scheme.clone());
         let (model, experts, plan, streaming) = if before.experts > 0 {
+            checkpoint.prefetch();
             let experts = Streamed::new(&d, &spec, checkpoint, before.experts)?;
             let (control, model) = (experts.control(), Model::load_dense(&d, checkpoint, spec, progress)?);
             let experts: Box<dyn ExpertProvider<Timed<D>> + Send> = Box::new(experts);

@@ -235,12 +235,12 @@ impl<D: Device> Streamed<D> {
     fn arrive(&mut self, d: &mut D) -> Result<Vec<(u32, Miss)>, DeviceError> {
         self.step.table.fill(NO_SLOT);
         let started = Instant::now();
-        let mut done = Some(self.reader.next());
+        let mut done = Some(self.reader.wait());
         self.stats.waited += started.elapsed();
         let mut arrived = Vec::new();
         while let Some(next) = done {
             arrived.push(self.land(d, next)?);
-            done = self.reader.try_next();
+            done = self.reader.poll();
         }
         Ok(arrived)
     }
@@ -274,7 +274,7 @@ impl<D: Device> Streamed<D> {
     /// After an error: waits for what is in flight, and forgets the step.
     fn abandon(&mut self, d: &mut D) {
         while !self.step.flying.is_empty() {
-            let done = self.reader.next();
+            let done = self.reader.wait();
             self.step.flying.retain(|(slot, _)| u64::from(*slot) != done.ticket);
             self.slots.put(done.ticket as u32, done.slot, None);
         }

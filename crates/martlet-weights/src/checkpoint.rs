@@ -2,7 +2,7 @@
 
 use crate::entries::{self, Entry, Piece};
 use crate::error::{Problem, WeightsError};
-use crate::folder::Folder;
+use crate::folder::{Bytes, Folder};
 use crate::gguf::{self, Gguf};
 use crate::index::INDEX_FILE;
 use crate::limits::Limits;
@@ -240,6 +240,19 @@ impl Checkpoint {
                 Some((dir.join(pack::EXPERTS_FILE), &pack.experts))
             }
             _ => None,
+        }
+    }
+
+    /// Of a pack: has the system read all weights but experts into memory in the background. They are used with every
+    /// token, and pages that come one by one make the first one late.
+    pub fn prefetch(&self) {
+        if self.pack.is_none() {
+            return;
+        }
+        for file in self.source.files.iter().filter(|f| f.name.ends_with(pack::WEIGHTS_FILE)) {
+            if let Bytes::Mapped(map) = &file.bytes {
+                map.will_need();
+            }
         }
     }
 

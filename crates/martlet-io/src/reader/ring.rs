@@ -69,11 +69,11 @@ impl Ring {
         self.hand_over();
     }
 
-    pub fn next(&mut self) -> Done {
+    pub fn wait(&mut self) -> Done {
         assert!(self.pieces.iter().any(Option::is_some), "nothing is in flight");
         let started = Instant::now();
         loop {
-            if let Some(done) = self.try_next() {
+            if let Some(done) = self.poll() {
                 return done;
             }
             if started.elapsed() < SPIN {
@@ -85,7 +85,7 @@ impl Ring {
         }
     }
 
-    pub fn try_next(&mut self) -> Option<Done> {
+    pub fn poll(&mut self) -> Option<Done> {
         loop {
             let (number, result) = {
                 let entry = self.ring.completion().next()?;

@@ -44,13 +44,13 @@ fn pieces_come_whole_in_any_number() {
                 reader.submit(*p, slot);
             }
             for _ in &pieces {
-                let done = reader.next();
+                let done = reader.wait();
                 done.result.unwrap();
                 let Piece { offset, bytes, .. } = pieces[done.ticket as usize];
                 assert!(done.slot[..bytes] == content[offset as usize..][..bytes], "piece {}", done.ticket);
                 slots.push(done.slot);
             }
-            assert!(reader.try_next().is_none());
+            assert!(reader.poll().is_none());
         }
         let busy = reader.busy();
         assert!(busy > Duration::ZERO && busy == reader.busy(), "nothing is in flight any more");
@@ -66,14 +66,14 @@ fn a_reader_can_be_dropped_while_it_reads() {
         for (i, slot) in Slot::many(40, SLOT).unwrap().into_iter().enumerate() {
             reader.submit(piece(i as u64, &content, i * 4096, SLOT), slot);
         }
-        reader.next().result.unwrap();
+        reader.wait().result.unwrap();
     }
 }
 
 /// What reading `bytes` bytes at `offset` gives, and that the reader works afterwards.
 fn failure(reader: &mut Reader, p: Piece) -> String {
     reader.submit(p, Slot::many(1, SLOT).unwrap().remove(0));
-    reader.next().result.unwrap_err().to_string()
+    reader.wait().result.unwrap_err().to_string()
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn damage(path: &Path, mut content: Vec<u8>, mut reader: Reader) {
     let (good, bad) = (piece(0, &content, 0, SLOT), piece(1, &content, 1 << 20, SLOT));
     let works = |reader: &mut Reader, content: &[u8]| {
         reader.submit(good, Slot::many(1, SLOT).unwrap().remove(0));
-        let done = reader.next();
+        let done = reader.wait();
         done.result.unwrap();
         assert!(done.slot[..SLOT] == content[..SLOT]);
     };
@@ -123,7 +123,7 @@ fn the_last_block_need_not_be_full() {
     let (path, content) = file(&dir, (1 << 20) + 77);
     for mut reader in readers(&path, 2) {
         reader.submit(piece(0, &content, 4096, (1 << 20) + 77 - 4096), Slot::many(1, SLOT).unwrap().remove(0));
-        reader.next().result.unwrap();
+        reader.wait().result.unwrap();
     }
 }
 

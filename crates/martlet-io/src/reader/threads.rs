@@ -64,11 +64,11 @@ impl Threads {
         }
     }
 
-    pub fn next(&mut self) -> Done {
+    pub fn wait(&mut self) -> Done {
         self.done.recv().expect("a thread that reads does not end by itself")
     }
 
-    pub fn try_next(&mut self) -> Option<Done> {
+    pub fn poll(&mut self) -> Option<Done> {
         self.done.try_recv().ok()
     }
 
