@@ -47,6 +47,13 @@ impl Map {
         &self.map
     }
 
+    /// Asks the system to read the whole file into memory from now on, in the background. A wish: a refusal costs time
+    /// when pages are first touched.
+    pub fn will_need(&self) {
+        #[cfg(unix)]
+        let _ = self.map.advise(memmap2::Advice::WillNeed);
+    }
+
     /// `len` bytes from `start`, or an error that names the file and both ends.
     pub fn slice(&self, start: u64, len: u64) -> Result<&[u8], MapError> {
         let end = start.checked_add(len);

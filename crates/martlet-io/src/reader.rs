@@ -1,19 +1,24 @@
 //! Reading pieces of one large file straight from disk, many at a time.
 //!
-//! A disk gives its full speed only to a full queue. So a pool of threads reads, and each piece is cut into a few parts
-//! that are read side by side: a handful of pieces fills the queue. The system's own cache is passed by where it lets us
-//! (`O_DIRECT`): what is read lies in the caller's slots, and a second copy would cost the memory that we do not have.
+//! A disk gives its full speed only to a full queue. So each piece is cut into a few parts that are read side by side: a
+//! handful of pieces fills the queue. The system's own cache is passed by where it lets us (`O_DIRECT`): what is read lies
+//! in the caller's slots, and a second copy would cost the memory that we do not have.
+//!
+//! Two ways: Linux is given many reads by one call and thread (`ring`, io_uring); where it has or allows none of that, and
+//! on other systems, a pool of threads reads (`threads`).
 
-use crate::disk::forget;
+#[cfg(target_os = "linux")]
+mod ring;
+mod threads;
+
+use crate::disk::FileRead;
 use crate::slots::{SLOT_ALIGN, Slot};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Parts are at least so large: smaller reads do not reach a disk's speed.
@@ -48,8 +53,8 @@ pub struct Piece {
     pub offset: u64,
     /// So many bytes are asked for; up to [`SLOT_ALIGN`] they are read with what follows them in the file.
     pub bytes: usize,
-    /// XXH3 (64 bits) that the bytes must have.
-    pub xxh3: u64,
+    /// XXH3 (64 bits) that the bytes must have; `None`: anything is right.
+    pub xxh3: Option<u64>,
 }
 
 /// A piece that was asked for, and its slot.
@@ -61,21 +66,24 @@ pub struct Done {
     pub result: Result<(), ReadError>,
 }
 
-/// A file and the threads that read it. Dropping it waits for the reads in flight.
+/// A file that is read in pieces. Dropping it waits for the reads in flight.
 pub struct Reader {
-    shared: Arc<Shared>,
-    /// `None` once no more pieces come.
-    parts: Option<Sender<Part>>,
-    done: Receiver<Done>,
-    threads: Vec<JoinHandle<()>>,
+    file: Arc<Opened>,
+    way: Way,
 }
 
-struct Shared {
+enum Way {
+    #[cfg(target_os = "linux")]
+    Ring(Box<ring::Ring>),
+    Threads(threads::Threads),
+}
+
+/// The file, and what both ways do with it.
+struct Opened {
     path: PathBuf,
     file: File,
     /// The system's cache is passed by.
     direct: bool,
-    busy: Mutex<Busy>,
 }
 
 /// How long anything was in flight.
@@ -85,88 +93,138 @@ struct Busy {
     time: Duration,
 }
 
-/// A piece on its way. Whoever finishes the last of its parts holds the last reference.
-struct Pending {
-    piece: Piece,
-    slot: Slot,
-    failure: Mutex<Option<ReadError>>,
-}
-
-struct Part {
-    pending: Arc<Pending>,
-    range: Range<usize>,
-}
-
 impl Reader {
-    /// Opens a file to be read by `threads` threads. Where the file system has no direct reads, it is read through the
-    /// system's cache, which is asked to forget.
+    /// Opens a file. Where the system has no io_uring, `threads` threads read it. Where the file system has no direct
+    /// reads, it is read through the system's cache, which is asked to forget.
     pub fn open(path: &Path, threads: usize) -> Result<Reader, ReadError> {
-        let (file, direct) = open(path).map_err(|source| ReadError::Open { path: path.to_path_buf(), source })?;
-        let busy = Mutex::new(Busy { pieces: 0, since: Instant::now(), time: Duration::ZERO });
-        let shared = Arc::new(Shared { path: path.to_path_buf(), file, direct, busy });
-        let ((parts, jobs), (finished, done)) = (channel::<Part>(), channel());
-        let jobs = Arc::new(Mutex::new(jobs));
-        let mut reader = Reader { shared, parts: Some(parts), done, threads: Vec::new() };
-        for i in 0..threads.max(1) {
-            let (shared, jobs, finished) = (reader.shared.clone(), jobs.clone(), finished.clone());
-            let thread = std::thread::Builder::new().name(format!("read {i}"));
-            let thread = thread.spawn(move || shared.work(&jobs, &finished));
-            reader.threads.push(thread.map_err(|source| ReadError::Thread { path: path.to_path_buf(), source })?);
+        let file = Opened::new(path)?;
+        // Reads through the system's cache would run in threads of the system, as many as it likes.
+        #[cfg(target_os = "linux")]
+        if file.direct
+            && let Ok(ring) = ring::Ring::new(file.clone())
+        {
+            return Ok(Reader { file, way: Way::Ring(Box::new(ring)) });
         }
-        Ok(reader)
+        Reader::threads(file, threads)
+    }
+
+    /// As [`Reader::open`], always with threads.
+    pub fn with_threads(path: &Path, threads: usize) -> Result<Reader, ReadError> {
+        Reader::threads(Opened::new(path)?, threads)
+    }
+
+    fn threads(file: Arc<Opened>, threads: usize) -> Result<Reader, ReadError> {
+        let way = Way::Threads(threads::Threads::new(file.clone(), threads)?);
+        Ok(Reader { file, way })
     }
 
     /// Whether the system's cache is passed by.
     pub fn is_direct(&self) -> bool {
-        self.shared.direct
+        self.file.direct
     }
 
-    /// Begins to read `piece` into `slot`, which must have room for it; [`Reader::next`] gives it back.
-    pub fn submit(&self, piece: Piece, slot: Slot) {
+    /// How the file is read: "io_uring" or "threads".
+    pub fn way(&self) -> &'static str {
+        match &self.way {
+            #[cfg(target_os = "linux")]
+            Way::Ring(_) => "io_uring",
+            Way::Threads(_) => "threads",
+        }
+    }
+
+    /// Begins to read `piece` into `slot`, which must have room for it; [`Reader::wait`] gives it back.
+    pub fn submit(&mut self, piece: Piece, slot: Slot) {
         let whole = piece.bytes.next_multiple_of(SLOT_ALIGN);
         assert!(whole <= slot.len(), "{} bytes for a slot of {}", piece.bytes, slot.len());
         assert!(piece.offset.is_multiple_of(SLOT_ALIGN as u64), "a piece at byte {}", piece.offset);
-        self.shared.busy().begin();
-        let part = whole.div_ceil(PARTS).next_multiple_of(SLOT_ALIGN).max(PART);
-        let pending = Arc::new(Pending { piece, slot, failure: Mutex::new(None) });
-        let starts = (0..whole.max(1)).step_by(part);
-        let all: Vec<Part> =
-            starts.map(|at| Part { pending: pending.clone(), range: at..whole.min(at + part) }).collect();
-        // The threads must see no reference but those of the parts.
-        drop(pending);
-        let parts = self.parts.as_ref().expect("only dropping takes it");
-        for part in all {
-            parts.send(part).expect("the threads wait as long as the reader lives");
+        match &mut self.way {
+            #[cfg(target_os = "linux")]
+            Way::Ring(ring) => ring.submit(piece, slot),
+            Way::Threads(threads) => threads.submit(piece, slot),
         }
     }
 
     /// The next piece that is there, in any order; waits for it. There must be one in flight.
-    pub fn next(&self) -> Done {
-        self.done.recv().expect("a thread that reads does not end by itself")
+    pub fn wait(&mut self) -> Done {
+        match &mut self.way {
+            #[cfg(target_os = "linux")]
+            Way::Ring(ring) => ring.wait(),
+            Way::Threads(threads) => threads.wait(),
+        }
     }
 
     /// The next piece, if it is there already.
-    pub fn try_next(&self) -> Option<Done> {
-        self.done.try_recv().ok()
+    pub fn poll(&mut self) -> Option<Done> {
+        match &mut self.way {
+            #[cfg(target_os = "linux")]
+            Way::Ring(ring) => ring.poll(),
+            Way::Threads(threads) => threads.poll(),
+        }
     }
 
-    /// For how long anything was being read so far.
+    /// For how long anything was being read so far. What is there counts until it is taken with io_uring.
     pub fn busy(&self) -> Duration {
-        let busy = self.shared.busy();
-        busy.time + if busy.pieces > 0 { busy.since.elapsed() } else { Duration::ZERO }
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.parts = None;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        match &self.way {
+            #[cfg(target_os = "linux")]
+            Way::Ring(ring) => ring.busy(),
+            Way::Threads(threads) => threads.busy(),
         }
     }
 }
 
+/// The best that a file gives to reads of `bytes` bytes at places all over it, `reads` of them in flight: the fastest of a
+/// few passes over `total` bytes each.
+pub fn speed(path: &Path, bytes: usize, reads: usize, total: u64) -> Result<FileRead, ReadError> {
+    const PASSES: u64 = 3;
+    let mut reader = Reader::open(path, reads)?;
+    let failed = |source| ReadError::Open { path: path.to_path_buf(), source };
+    let len = reader.file.file.metadata().map_err(failed)?.len();
+    let bytes = bytes.clamp(1, len.max(1) as usize);
+    let places = (len / bytes as u64).max(1);
+    let count = (total / bytes as u64).clamp(1, 1 << 20);
+    let mut random = 1u64;
+    let mut pass = || {
+        let mut slots = Slot::many(reads.max(1), bytes).map_err(failed)?;
+        // Memory is taken before the clock runs.
+        slots.iter_mut().for_each(|slot| slot.fill(1));
+        let (started, mut asked, mut done) = (Instant::now(), 0, 0);
+        while done < count {
+            while asked < count
+                && let Some(slot) = slots.pop()
+            {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let place = (random >> 24) % places * bytes as u64;
+                let offset = place / SLOT_ALIGN as u64 * SLOT_ALIGN as u64;
+                reader.submit(Piece { ticket: 0, offset, bytes, xxh3: None }, slot);
+                asked += 1;
+            }
+            let next = reader.wait();
+            next.result?;
+            slots.push(next.slot);
+            done += 1;
+        }
+        Ok(FileRead { bytes: count * bytes as u64, time: started.elapsed() })
+    };
+    let mut best: Option<FileRead> = None;
+    for _ in 0..PASSES {
+        let read = pass()?;
+        best = Some(best.map_or(read, |b| if read.time < b.time { read } else { b }));
+    }
+    Ok(best.expect("there is at least one pass"))
+}
+
+/// The parts of a piece, in whole blocks.
+fn parts(piece: &Piece) -> impl Iterator<Item = Range<usize>> {
+    let whole = piece.bytes.next_multiple_of(SLOT_ALIGN);
+    let part = whole.div_ceil(PARTS).next_multiple_of(SLOT_ALIGN).max(PART);
+    (0..whole.max(1)).step_by(part).map(move |at| at..whole.min(at + part))
+}
+
 impl Busy {
+    fn new() -> Busy {
+        Busy { pieces: 0, since: Instant::now(), time: Duration::ZERO }
+    }
+
     fn begin(&mut self) {
         if self.pieces == 0 {
             self.since = Instant::now();
@@ -180,73 +238,51 @@ impl Busy {
             self.time += self.since.elapsed();
         }
     }
+
+    fn time(&self) -> Duration {
+        self.time + if self.pieces > 0 { self.since.elapsed() } else { Duration::ZERO }
+    }
 }
 
-impl Shared {
-    fn busy(&self) -> MutexGuard<'_, Busy> {
-        // Nothing that holds it can panic.
-        self.busy.lock().unwrap_or_else(|e| e.into_inner())
+impl Opened {
+    fn new(path: &Path) -> Result<Arc<Opened>, ReadError> {
+        let (file, direct) = open(path).map_err(|source| ReadError::Open { path: path.to_path_buf(), source })?;
+        Ok(Arc::new(Opened { path: path.to_path_buf(), file, direct }))
     }
 
-    /// What a thread does until no more parts come.
-    fn work(&self, jobs: &Mutex<Receiver<Part>>, finished: &Sender<Done>) {
-        loop {
-            let job = jobs.lock().unwrap_or_else(|e| e.into_inner()).recv();
-            let Ok(Part { pending, range }) = job else { return };
-            if let Err(e) = self.read(&pending, range) {
-                pending.failure.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(e);
-            }
-            // The last of the parts: the piece is whole.
-            if let Some(pending) = Arc::into_inner(pending) {
-                let done = self.finish(pending);
-                self.busy().end();
-                // Nobody listens when the reader is being dropped.
-                let _ = finished.send(done);
-            }
-        }
+    /// Whether a part that has `read` of its bytes gets no more: the file ends here.
+    fn ends(&self, range: &Range<usize>, read: usize, now: usize) -> bool {
+        // A direct read that ends between two blocks ends with the file.
+        now == 0 || (self.direct && !read.is_multiple_of(SLOT_ALIGN) && read < range.len())
     }
 
-    /// Reads a part.
-    #[allow(unsafe_code)]
-    fn read(&self, pending: &Pending, range: Range<usize>) -> Result<(), ReadError> {
-        let Piece { offset, bytes, .. } = pending.piece;
-        let path = || self.path.clone();
-        // SAFETY: the parts of a piece do not overlap, and the slot is looked at when all of them are done.
-        let buffer = unsafe { pending.slot.part_mut(range.clone()) };
-        let (start, mut read) = (offset + range.start as u64, 0);
-        while read < buffer.len() {
-            match self.file.read_at(&mut buffer[read..], start + read as u64) {
-                // A direct read that ends between two blocks ends with the file.
-                Ok(n)
-                    if n == 0 || (self.direct && !(read + n).is_multiple_of(SLOT_ALIGN) && read + n < buffer.len()) =>
-                {
-                    // Where reading stopped is not where the file ends if the read began behind it.
-                    let stopped = start + (read + n) as u64;
-                    let end = self.file.metadata().map_or(stopped, |m| m.len());
-                    // What fills the last block up need not be there.
-                    let enough = range.start + read + n >= bytes;
-                    return if enough { Ok(()) } else { Err(ReadError::Short { path: path(), offset, bytes, end }) };
-                }
-                Ok(n) => read += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(ReadError::System { path: path(), offset, bytes, source }),
-            }
+    /// What it means that the file ended after `read` bytes of a part.
+    fn ended(&self, piece: &Piece, range: &Range<usize>, read: usize) -> Result<(), ReadError> {
+        let &Piece { offset, bytes, .. } = piece;
+        // What fills the last block up need not be there.
+        if range.start + read >= bytes {
+            return Ok(());
         }
-        if !self.direct {
-            forget(&self.file, start..start + buffer.len() as u64);
-        }
-        Ok(())
+        // Where reading stopped is not where the file ends if the read began behind it.
+        let stopped = offset + (range.start + read) as u64;
+        let end = self.file.metadata().map_or(stopped, |m| m.len());
+        Err(ReadError::Short { path: self.path.clone(), offset, bytes, end })
+    }
+
+    fn failed(&self, piece: &Piece, source: io::Error) -> ReadError {
+        ReadError::System { path: self.path.clone(), offset: piece.offset, bytes: piece.bytes, source }
     }
 
     /// Looks at what was read.
-    fn finish(&self, pending: Pending) -> Done {
-        let Pending { piece: Piece { ticket, offset, bytes, xxh3: expected }, slot, failure } = pending;
-        let result = match failure.into_inner().unwrap_or_else(|e| e.into_inner()) {
+    fn finish(&self, piece: Piece, slot: Slot, failure: Option<ReadError>) -> Done {
+        let Piece { ticket, offset, bytes, xxh3 } = piece;
+        let check = |expected: u64| match xxhash_rust::xxh3::xxh3_64(&slot[..bytes]) {
+            found if found == expected => Ok(()),
+            found => Err(ReadError::Sum { path: self.path.clone(), offset, bytes, found, expected }),
+        };
+        let result = match failure {
             Some(e) => Err(e),
-            None => match xxhash_rust::xxh3::xxh3_64(&slot[..bytes]) {
-                found if found == expected => Ok(()),
-                found => Err(ReadError::Sum { path: self.path.clone(), offset, bytes, found, expected }),
-            },
+            None => xxh3.map_or(Ok(()), check),
         };
         Done { ticket, slot, result }
     }
@@ -277,7 +313,7 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
     if file.metadata()?.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    forget(&file, 0..0);
+    crate::disk::forget(&file, 0..0);
     Ok((file, false))
 }
 

@@ -76,6 +76,12 @@ impl ModelSpec {
         self.layers.iter().any(|l| matches!(l.mlp, MlpSpec::Experts { .. }))
     }
 
+    /// Experts of all layers of the trunk.
+    pub fn experts(&self) -> usize {
+        let of = |l: &LayerSpec| if let MlpSpec::Experts { route, .. } = l.mlp { route.experts } else { 0 };
+        self.layers.iter().map(of).sum()
+    }
+
     /// The layers that keep something of a sequence: the trunk's, then with `drafts` the draft head's.
     pub fn cached_layers(&self, drafts: bool) -> impl Iterator<Item = &LayerSpec> {
         self.layers.iter().chain(drafts.then_some(&self.mtp))

@@ -3,6 +3,8 @@
 use crate::DeviceKind;
 use martlet_cpu::Isa;
 use martlet_io::{bandwidth, memory, topology};
+use martlet_stream::StreamError;
+use martlet_weights::Checkpoint;
 use serde::Serialize;
 use std::io;
 use std::path::Path;
@@ -60,6 +62,12 @@ pub fn read_bandwidth(threads: usize) -> io::Result<f64> {
 /// Reads at most `limit` bytes of a file from disk.
 pub fn read_file(path: &Path, limit: u64) -> io::Result<FileRead> {
     martlet_io::disk::read_file(path, limit)
+}
+
+/// How fast the disk gives experts of a pack, many reads in flight; `None` where the model is no pack with experts. Takes
+/// some seconds.
+pub fn expert_reads(checkpoint: &Checkpoint) -> Result<Option<FileRead>, StreamError> {
+    martlet_stream::disk_speed(checkpoint)
 }
 
 /// Fills a new file with `bytes` bytes, down to the disk.

@@ -14,7 +14,7 @@ use martlet_device::{Device, KvScheme};
 use martlet_engine::disk::DiskOptions;
 use martlet_engine::{Accept, DrafterChoice, Engine, EngineOptions, Plan, Request, Stats};
 use martlet_model::{ExpertProvider, Model, ModelSpec};
-use martlet_stream::{Control, StreamStats, Streamed};
+use martlet_stream::{Control, StreamStats, Streamed, Trace as ExpertTrace};
 use martlet_weights::Checkpoint;
 use std::sync::Arc;
 
@@ -182,6 +182,16 @@ impl Session {
     /// What was read of experts so far; `None` where all are in memory.
     pub fn stream_stats(&self) -> Option<StreamStats> {
         self.streaming.as_ref().map(|s| s.stats())
+    }
+
+    /// Begins to record which experts routers choose. Whether it does: only where they are read from disk.
+    pub fn record_experts(&self) -> bool {
+        self.streaming.as_ref().map(|s| s.record()).is_some()
+    }
+
+    /// Ends that, and gives what was recorded.
+    pub fn recorded_experts(&self) -> ExpertTrace {
+        self.streaming.as_ref().map(|s| s.recorded()).unwrap_or_default()
     }
 
     /// What was done so far, as of the latest step.
@@ -365,6 +375,7 @@ impl OnDevice for Start<'_> {
         let most = report.schemes.iter().max_by_key(|s| s.weights);
         let scheme = most.map_or(String::new(), |s| s.scheme.clone());
         let (model, experts, plan, streaming) = if before.experts > 0 {
+            checkpoint.prefetch();
             let experts = Streamed::new(&d, &spec, checkpoint, before.experts)?;
             let (control, model) = (experts.control(), Model::load_dense(&d, checkpoint, spec, progress)?);
             let experts: Box<dyn ExpertProvider<Timed<D>> + Send> = Box::new(experts);

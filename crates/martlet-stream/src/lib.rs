@@ -15,6 +15,10 @@
 
 mod provider;
 mod scores;
+mod simulate;
 mod slots;
+mod trace;
 
-pub use provider::{Control, READS, StreamError, StreamStats, Streamed, least_bytes, slot_bytes};
+pub use provider::{Control, READS, StreamError, StreamStats, Streamed, disk_speed, least_bytes, slot_bytes};
+pub use simulate::{Policy, hit_rate};
+pub use trace::{Choice, Trace};

@@ -2,9 +2,11 @@
 
 use crate::scores::Scores;
 use crate::slots::{Miss, Need, Slots};
+use crate::trace::Trace;
 use martlet_device::{Device, DeviceError, ExpertShape, NO_SLOT};
 use martlet_io::Slot;
-use martlet_io::reader::{Done, Piece, ReadError, Reader};
+use martlet_io::disk::FileRead;
+use martlet_io::reader::{self, Done, Piece, ReadError, Reader};
 use martlet_io::slots::SLOT_ALIGN;
 use martlet_model::{ExpertProvider, MlpSpec, ModelSpec, Run};
 use martlet_tensor::Shared;
@@ -12,10 +14,10 @@ use martlet_weights::Checkpoint;
 use martlet_weights::pack::Stack;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Experts that are being read at a time, and threads that read.
+/// Experts that are being read at a time, and threads that read where the system has no io_uring.
 pub const READS: usize = 16;
 
 /// Fewer slots than this can not hold what is read and what is computed at the same time.
@@ -60,18 +62,50 @@ pub struct StreamStats {
     pub waited: Duration,
 }
 
+impl StreamStats {
+    /// What was done since `before`; slots as they are now.
+    pub fn since(&self, before: &StreamStats) -> StreamStats {
+        StreamStats {
+            slots: self.slots,
+            held: self.held,
+            needed: self.needed - before.needed,
+            hits: self.hits - before.hits,
+            reads: self.reads - before.reads,
+            bytes_read: self.bytes_read - before.bytes_read,
+            busy: self.busy - before.busy,
+            waited: self.waited - before.waited,
+        }
+    }
+}
+
 /// What others may know and ask while the experts belong to an engine's thread.
 #[derive(Debug)]
 pub struct Control {
     stats: Mutex<StreamStats>,
     /// Bytes that slots may take from the next step on.
     bytes: AtomicU64,
+    /// What routers choose, while somebody wants to know.
+    trace: Mutex<Option<Trace>>,
 }
 
 impl Control {
     /// What was done as of the latest layer.
     pub fn stats(&self) -> StreamStats {
         self.stats.lock().map(|s| *s).unwrap_or_default()
+    }
+
+    /// Begins to record what routers choose; what was recorded before is forgotten.
+    pub fn record(&self) {
+        *self.trace() = Some(Trace::default());
+    }
+
+    /// Ends recording, and gives what was recorded.
+    pub fn recorded(&self) -> Trace {
+        self.trace().take().unwrap_or_default()
+    }
+
+    fn trace(&self) -> MutexGuard<'_, Option<Trace>> {
+        self.trace.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Lets slots take at most so many bytes from the next layer on: never more than at the start, nor fewer than are
@@ -117,6 +151,13 @@ pub fn slot_bytes(checkpoint: &Checkpoint) -> Option<u64> {
     stacks.iter().map(|s| s.bytes.next_multiple_of(SLOT_ALIGN as u64)).max()
 }
 
+/// How fast the disk gives experts of a pack at its best, as many reads in flight as streaming has; `None` where there is
+/// no pack with experts. Takes some seconds.
+pub fn disk_speed(checkpoint: &Checkpoint) -> Result<Option<FileRead>, StreamError> {
+    let (Some((path, _)), Some(bytes)) = (checkpoint.expert_file(), slot_bytes(checkpoint)) else { return Ok(None) };
+    Ok(Some(reader::speed(&path, bytes as usize, READS, 2 << 30)?))
+}
+
 /// Fewest bytes of slots that such a pack works with; with some more it is less slow.
 pub fn least_bytes(slot_bytes: u64) -> u64 {
     LEAST_SLOTS as u64 * slot_bytes
@@ -141,7 +182,8 @@ impl<D: Device> Streamed<D> {
         let slots = Slots::new(buffers, &experts, ring(count));
         let step = Step { free: (0..slots.ring() as u32).collect(), ..Step::default() };
         let stats = StreamStats { slots: count as u64, ..StreamStats::default() };
-        let control = Arc::new(Control { stats: Mutex::new(stats), bytes: AtomicU64::new(u64::MAX) });
+        let control =
+            Arc::new(Control { stats: Mutex::new(stats), bytes: AtomicU64::new(u64::MAX), trace: Mutex::default() });
         let (device, reader) = (d.experts(shape, count)?, Reader::open(&path, READS)?);
         let scores = Scores::new(&experts, spec.layers.len());
         Ok(Streamed { layers, device, slots, scores, slot_bytes, step, reader, control, stats })
@@ -179,7 +221,7 @@ impl<D: Device> Streamed<D> {
                 return Err(failed(format!("a device keeps the expert in slot {slot}, which it was to let go of")));
             };
             let e = miss.expert as usize;
-            let (offset, xxh3) = (stack.place(e), stack.xxh3[e].0);
+            let (offset, xxh3) = (stack.place(e), Some(stack.xxh3[e].0));
             let bytes = stack.bytes as usize;
             self.step.flying.push((slot, miss));
             self.reader.submit(Piece { ticket: slot.into(), offset, bytes, xxh3 }, buffer);
@@ -193,12 +235,12 @@ impl<D: Device> Streamed<D> {
     fn arrive(&mut self, d: &mut D) -> Result<Vec<(u32, Miss)>, DeviceError> {
         self.step.table.fill(NO_SLOT);
         let started = Instant::now();
-        let mut done = Some(self.reader.next());
+        let mut done = Some(self.reader.wait());
         self.stats.waited += started.elapsed();
         let mut arrived = Vec::new();
         while let Some(next) = done {
             arrived.push(self.land(d, next)?);
-            done = self.reader.try_next();
+            done = self.reader.poll();
         }
         Ok(arrived)
     }
@@ -232,7 +274,7 @@ impl<D: Device> Streamed<D> {
     /// After an error: waits for what is in flight, and forgets the step.
     fn abandon(&mut self, d: &mut D) {
         while !self.step.flying.is_empty() {
-            let done = self.reader.next();
+            let done = self.reader.wait();
             self.step.flying.retain(|(slot, _)| u64::from(*slot) != done.ticket);
             self.slots.put(done.ticket as u32, done.slot, None);
         }
@@ -274,6 +316,9 @@ impl<D: Device> ExpertProvider<D> for Streamed<D> {
         let count = stack.xxh3.len();
         self.resize(d);
         let routes = d.read_routes(routes, b)?;
+        if let Some(trace) = self.control.trace().as_mut() {
+            trace.add(layer, &routes);
+        }
         let chosen = self.scores.note(layer, &routes);
         let Need { hits, misses, emptied } = self.slots.need(layer as u32, &chosen, &self.scores);
         for slot in emptied {

@@ -55,6 +55,11 @@ impl Scores {
         chosen
     }
 
+    /// What is stored of an expert: it changes with its choices alone, and grows with the clock of its layer.
+    pub fn sum(&self, layer: u32, expert: u32) -> f64 {
+        self.layers[layer as usize].sums[expert as usize]
+    }
+
     /// What an expert is worth now.
     pub fn score(&self, layer: u32, expert: u32) -> f64 {
         let Layer { now, sums, draft } = &self.layers[layer as usize];

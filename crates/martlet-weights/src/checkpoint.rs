@@ -2,7 +2,7 @@
 
 use crate::entries::{self, Entry, Piece};
 use crate::error::{Problem, WeightsError};
-use crate::folder::Folder;
+use crate::folder::{Bytes, Folder};
 use crate::gguf::{self, Gguf};
 use crate::index::INDEX_FILE;
 use crate::limits::Limits;
@@ -195,12 +195,12 @@ impl Checkpoint {
     }
 
     /// A file beside the weights (tokenizer.json, generation_config.json, ...), or `None` when there is none. Of a GGUF
-    /// file, one made from its metadata.
+    /// file, one made from its metadata; of random weights, their config alone.
     pub fn text_file(&self, name: &str) -> Result<Option<Vec<u8>>, WeightsError> {
+        if name == CONFIG_FILE && (self.gguf.is_some() || self.source.pool.is_some()) {
+            return Ok(Some(self.config.to_string().into_bytes()));
+        }
         if let Some(gguf) = &self.gguf {
-            if name == CONFIG_FILE {
-                return Ok(Some(self.config.to_string().into_bytes()));
-            }
             let file = self.source.files.first().map_or("", |f| &f.name);
             return gguf::text_file(&gguf.metadata, name)
                 .map_err(|what| WeightsError::file(self.folder.label(file), what));
@@ -214,6 +214,9 @@ impl Checkpoint {
         if self.gguf.is_some() {
             let made = [CONFIG_FILE, "chat_template.jinja", "generation_config.json"];
             return Ok(made.into_iter().chain(["tokenizer.json", "tokenizer_config.json"]).map(String::from).collect());
+        }
+        if self.source.pool.is_some() {
+            return Ok(vec![CONFIG_FILE.into()]);
         }
         let mut names = self.folder.names()?;
         names.retain(|name| {
@@ -241,6 +244,19 @@ impl Checkpoint {
                 Some((dir.join(pack::EXPERTS_FILE), &pack.experts))
             }
             _ => None,
+        }
+    }
+
+    /// Of a pack: has the system read all weights but experts into memory in the background. They are used with every
+    /// token, and pages that come one by one make the first one late.
+    pub fn prefetch(&self) {
+        if self.pack.is_none() {
+            return;
+        }
+        for file in self.source.files.iter().filter(|f| f.name.ends_with(pack::WEIGHTS_FILE)) {
+            if let Bytes::Mapped(map) = &file.bytes {
+                map.will_need();
+            }
         }
     }
 

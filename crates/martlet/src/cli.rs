@@ -2,7 +2,7 @@
 
 use crate::commands::{
     bench, benchtest, cache, chat, config, generate, inspect, models, pack, plan, pull, quantize, replay, serve,
-    service, stats, synthetic, template, tokenize,
+    service, stats, synthetic, template, tokenize, trace_experts,
 };
 use crate::exit;
 use crate::settings::KV;
@@ -70,6 +70,8 @@ pub enum Command {
     Benchtest(benchtest::Args),
     /// Write a checkpoint of random weights in the shape of a released model, for measuring
     Synthetic(synthetic::Args),
+    /// Record which experts a model chooses, and how often they would be in memory under several policies
+    TraceExperts(trace_experts::Args),
     /// Look after what the prefix cache keeps on disk
     Cache(cache::Args),
     /// Show settings and where they come from

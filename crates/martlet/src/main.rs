@@ -68,6 +68,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Bench(args) => commands::bench::run(args, &app(cli)?),
         Command::Benchtest(args) => commands::benchtest::run(args, &app(cli)?),
         Command::Synthetic(args) => commands::synthetic::run(args, &app(cli)?),
+        Command::TraceExperts(args) => commands::trace_experts::run(args, &app(cli)?),
         Command::Cache(args) => commands::cache::run(args, &app(cli)?),
         // The rest works where the settings are wrong.
         Command::Service(args) => match &args.what {

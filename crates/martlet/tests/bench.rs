@@ -121,6 +121,14 @@ fn random_weights_give_the_same_tokens_from_memory_and_from_files() {
     assert_ne!(file, print(&["--synthetic", "tiny", "--bits", "2", "--weight-seed", "6"]));
     fails(&["synthetic", "tiny", made], 1, &["is there and not empty"]);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing half made is left");
+    let packed = dir.path().join("packed");
+    ok(&["synthetic", "tiny", packed.to_str().unwrap(), "--pack", "--bits", "2", "--weight-seed", "5"]);
+    ok(&["pack", "--verify", packed.to_str().unwrap()]);
+    let again = dir.path().join("again");
+    ok(&["pack", made, again.to_str().unwrap()]);
+    let weights = |of: &std::path::Path| std::fs::read(of.join("weights.bin")).unwrap();
+    assert!(weights(&packed) == weights(&again), "with and without files between");
+    fails(&["trace-experts", "-m", packed.to_str().unwrap()], 3, &["has no experts"]);
 }
 
 #[test]
@@ -129,6 +137,7 @@ fn what_can_not_be_measured_is_refused_before_any_work() {
     fails(&["bench", "--synthetic", "7b"], 2, &["7b", "35b-a3b"]);
     fails(&["bench", "--synthetic", "tiny", "--bits", "7"], 2, &["no 7 bits"]);
     fails(&["bench", "--prefill", "many"], 2, &["\"many\" is no number"]);
+    fails(&["synthetic", "tiny", "x", "--mode", "bf16", "--skewed"], 1, &["routers with scales"]);
     fails(&["bench", "--bits", "4"], 2, &["add --synthetic SHAPE"]);
     fails(&["bench", "--batch", "0"], 2, &["--batch holds 0"]);
     fails(&["bench", "--vs", "nowhere.json"], 2, &["--vs nowhere.json"]);

@@ -145,7 +145,9 @@ fn origin(src: &Checkpoint, repository: Option<&Repository<'_>>) -> Origin {
         return Origin { path: name.to_string(), repository, revision, bytes };
     }
     let Folder::Disk(dir) = src.folder() else {
-        return Origin { path: "built in".into(), repository: None, revision: None, bytes };
+        // Random weights name themselves.
+        let path = src.file_name().filter(|_| src.source.pool.is_some()).unwrap_or("built in").into();
+        return Origin { path, repository: None, revision: None, bytes };
     };
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.clone());
     let path = match (src.layout(), src.file_name()) {

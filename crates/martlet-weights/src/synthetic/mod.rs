@@ -1,5 +1,5 @@
 //! Checkpoints of random weights, in the layout of MLX: for measuring speed and memory, which do not depend on the
-//! values. Their text is noise, their routers choose evenly, and no draft is right.
+//! values, but for which experts are chosen ([`Routing`]). Their text is noise, and no draft is right.
 //!
 //! A matrix is made of pieces of a small pool of random codes, each piece from a place that seed, name and number decide:
 //! so a checkpoint needs no memory to speak of, and the same one can be opened here ([`Synthetic::checkpoint`]) or written
@@ -27,16 +27,27 @@ use std::sync::Arc;
 /// The ways in which matrices can be stored.
 pub const MODES: [&str; 8] = ["affine", "mxfp4", "mxfp8", "nvfp4", "bf16", "f16", "f32", "fp8"];
 
-/// How the matrices are stored, and what the weights are drawn from.
+/// Which experts are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Routing {
+    /// All equally often, each token anew: the worst for a cache.
+    #[default]
+    Even,
+    /// Some more often than others, as in trained models: the rows of routers are of different lengths.
+    Skewed,
+}
+
+/// How the matrices are stored, what the weights are drawn from, and what routers choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     pub scheme: Scheme,
     pub seed: u64,
+    pub routing: Routing,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { scheme: Scheme::Affine { bits: 4, group: 64, scale: Float::Bf16 }, seed: 1 }
+        Options { scheme: Scheme::Affine { bits: 4, group: 64, scale: Float::Bf16 }, seed: 1, routing: Routing::Even }
     }
 }
 
@@ -48,10 +59,13 @@ impl Options {
             "f16" => Scheme::Dense(Float::F16),
             "f32" => Scheme::Dense(Float::F32),
             "fp8" => Scheme::Fp8Block { scale: Float::F32 },
-            _ => return Ok(Options { scheme: quantise::Options::new(mode, bits, group)?.scheme(Float::Bf16)?, seed }),
+            _ => {
+                let scheme = quantise::Options::new(mode, bits, group)?.scheme(Float::Bf16)?;
+                return Ok(Options { scheme, seed, ..Options::default() });
+            }
         };
         match (bits, group) {
-            (None, None) => Ok(Options { scheme, seed }),
+            (None, None) => Ok(Options { scheme, seed, ..Options::default() }),
             _ => Err(WeightsError::file("synthetic", format!("mode {mode} has no choice of bits or groups"))),
         }
     }
@@ -71,7 +85,11 @@ impl Synthetic {
         let planner = Planner { config, options, settings: Map::new() };
         let plan = planner.plan(expected)?;
         let schemes = plan.shards.iter().flat_map(|s| &s.items).filter_map(matrix_scheme);
-        let pool = Pool::new(options.seed, hidden, schemes);
+        let pool = Pool::new(options.seed, hidden, schemes, options.routing);
+        if options.routing == Routing::Skewed && matches!(options.scheme, Scheme::Dense(_) | Scheme::Fp8Block { .. }) {
+            let text = format!("skewed routing needs routers with scales, which {} leaves as floats", options.scheme);
+            return Err(WeightsError::file("synthetic", text));
+        }
         for item in plan.shards.iter().flat_map(|s| &s.items) {
             if let Some(scheme) = matrix_scheme(item) {
                 let cols = item.shape.last().copied().unwrap_or(0);

@@ -1,7 +1,8 @@
 //! Where random weights come from.
 
+use super::Routing;
 use crate::error::WeightsError;
-use crate::quantise::plan::{How, Item};
+use crate::quantise::plan::{How, Item, gate_scheme};
 use crate::quantise::write::Put;
 use martlet_tensor::scheme::{FP8_BLOCK, fp};
 use martlet_tensor::{Float, Matrix, Part, Scheme, ShapeError};
@@ -29,7 +30,24 @@ struct Planes {
 pub(crate) struct Pool {
     seed: u64,
     planes: BTreeMap<String, Planes>,
+    /// Of routers: scales and biases of rows of different lengths.
+    skewed: Option<Skew>,
 }
+
+/// Rows of a router are longer the more often their expert is to be chosen.
+#[derive(Debug)]
+struct Skew {
+    scheme: Scheme,
+    /// Bytes of one scale and one bias of each of [`RANKS`] lengths.
+    lengths: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Lengths of a router's rows, and how many times longer the longest is than the shortest, as a power of e. So 63 % of
+/// choices fall on a layer's top 64 of 256 experts in the shape of 35b-a3b (`martlet trace-experts`); 58 to 72 % are
+/// published of trained models. Of the experts of a token the one before had 7 %, not 41 % as in those: random layers
+/// leave two tokens nothing in common.
+const RANKS: usize = 256;
+const SPREAD: f32 = 0.8;
 
 /// splitmix64: small, and with good bits.
 struct Rng(u64);
@@ -51,13 +69,14 @@ impl Rng {
 
 impl Pool {
     /// Codes for `schemes`, so that weights have a deviation of 1 / sqrt(hidden).
-    pub fn new(seed: u64, hidden: usize, schemes: impl Iterator<Item = Scheme>) -> Pool {
+    pub fn new(seed: u64, hidden: usize, schemes: impl Iterator<Item = Scheme>, routing: Routing) -> Pool {
         let deviation = 1.0 / (hidden.max(1) as f32).sqrt();
+        let skewed = (routing == Routing::Skewed).then(|| Skew::new(deviation));
         let mut planes = BTreeMap::new();
         for scheme in schemes {
             planes.entry(scheme.to_string()).or_insert_with(|| Planes::new(seed, scheme, deviation));
         }
-        Pool { seed, planes }
+        Pool { seed, planes, skewed }
     }
 
     pub fn seed(&self) -> u64 {
@@ -88,6 +107,9 @@ impl Pool {
     fn parts(&self, name: &str, scheme: Scheme, rows: usize, cols: usize, units: usize) -> Vec<Part<'_>> {
         let Some(planes) = self.planes.get(&scheme.to_string()) else { return Vec::new() };
         let mut rng = Rng(self.seed ^ hash(name));
+        if let Some(skew) = self.skewed.as_ref().filter(|s| is_router(name) && s.fits(scheme, cols)) {
+            return skew.parts(planes, &mut rng, rows, cols);
+        }
         let most = piece_rows(scheme, cols);
         // A block of rows that share scales ends with its expert.
         let units = if matches!(scheme, Scheme::Fp8Block { .. }) { units.max(1) } else { 1 };
@@ -134,6 +156,41 @@ impl Pool {
             .for_each(|_| float.put(middle + deviation * rng.signed(), &mut bytes));
         bytes
     }
+}
+
+impl Skew {
+    fn new(deviation: f32) -> Skew {
+        let scheme = gate_scheme(Float::Bf16);
+        let length = |rank: usize| (SPREAD * (0.5 - rank as f32 / (RANKS - 1) as f32)).exp();
+        let of = |rank| {
+            let (scale, bias) = constants(scheme, deviation * length(rank));
+            (scale.repeat(PIECE / RANKS), bias.repeat(PIECE / RANKS))
+        };
+        Skew { scheme, lengths: (0..RANKS).map(of).collect() }
+    }
+
+    fn fits(&self, scheme: Scheme, cols: usize) -> bool {
+        self.scheme == scheme && self.lengths.iter().all(|(scales, _)| scheme.scale_bytes(cols) <= scales.len())
+    }
+
+    /// Each row has a length of its own; which expert has which differs from layer to layer.
+    fn parts<'a>(&'a self, planes: &'a Planes, rng: &mut Rng, rows: usize, cols: usize) -> Vec<Part<'a>> {
+        let mut order: Vec<usize> = (0..rows).collect();
+        (1..rows).rev().for_each(|i| order.swap(i, rng.bits() as usize % (i + 1)));
+        let (code, scale, bias) =
+            (self.scheme.code_bytes(cols), self.scheme.scale_bytes(cols), self.scheme.bias_bytes(cols));
+        let row = |place: usize| {
+            let start = rng.bits() as usize % ((POOL - code) / ALIGN + 1) * ALIGN;
+            let (scales, biases) = &self.lengths[place * RANKS / rows];
+            Part::new(1, &planes.codes[start..start + code], &scales[..scale], &biases[..bias])
+        };
+        order.into_iter().map(row).collect()
+    }
+}
+
+/// Whether a stored tensor, or the module that it is part of, is a router.
+fn is_router(name: &str) -> bool {
+    name.trim_end_matches(".weight").ends_with("mlp.gate")
 }
 
 /// Rows of one piece: whole blocks where rows share scales.

@@ -116,6 +116,38 @@ fn routers_keep_eight_bits_and_files_have_the_names_of_mlx() {
 }
 
 #[test]
+fn skewed_routers_have_rows_of_many_lengths_and_nothing_else_changes() {
+    let many = Expected {
+        name: "layers.0.mlp.gate.weight".into(),
+        shape: vec![64, 256],
+        kind: Kind::Matrix,
+        read: Read::Every,
+    };
+    let made = |routing| {
+        let expected: Vec<Expected> =
+            expected().into_iter().map(|e| if e.name == many.name { many.clone() } else { e }).collect();
+        let made = Synthetic::new(&config(), &expected, Options { routing, ..Options::default() }).unwrap();
+        made.checkpoint().unwrap()
+    };
+    let (even, skewed) = (made(Routing::Even), made(Routing::Skewed));
+    let ratio = |checkpoint: &Checkpoint| {
+        let values = checkpoint.stored(&many.name).unwrap().dequantise();
+        let lengths = values.chunks(256).map(|row| row.iter().map(|v| v * v).sum::<f32>().sqrt());
+        let (least, most) = lengths.fold((f32::MAX, 0f32), |(a, b), l| (a.min(l), b.max(l)));
+        most / least
+    };
+    assert!(ratio(&even) < 1.4, "{}", ratio(&even));
+    assert!((1.9..3.0).contains(&ratio(&skewed)), "{}", ratio(&skewed));
+    for e in expected().iter().filter(|e| e.name != many.name) {
+        let [a, b] = [&even, &skewed].map(|c| c.stored(&e.name).unwrap().dequantise());
+        assert!(a == b, "{}", e.name);
+    }
+    let floats = Options { routing: Routing::Skewed, ..Options::new("bf16", None, None, 1).unwrap() };
+    let text = Synthetic::new(&config(), &expected(), floats).unwrap_err().to_string();
+    assert!(text.contains("routers with scales"), "{text}");
+}
+
+#[test]
 fn what_can_not_be_is_refused() {
     for (mode, bits, group, word) in [
         ("affine", Some(7), None, "no 7 bits"),

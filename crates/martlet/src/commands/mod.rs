@@ -19,3 +19,4 @@ pub mod stats;
 pub mod synthetic;
 pub mod template;
 pub mod tokenize;
+pub mod trace_experts;

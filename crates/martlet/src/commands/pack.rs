@@ -34,7 +34,7 @@ the checkpoint. It takes about as much room, and has all that it needs in it.";
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     match (&args.src, &args.dst, &args.verify) {
-        (Some(src), Some(dst), _) => write(src.clone(), dst, None, app),
+        (Some(src), Some(dst), _) => write(&ModelSource::Path(src.clone()), dst, None, app),
         (_, _, Some(dir)) => check(dir, app),
         _ => Err(crate::exit::Usage("martlet pack SOURCE NEW_FOLDER is expected".into()).into()),
     }
@@ -51,9 +51,13 @@ pub fn check(dir: &Path, app: &App) -> anyhow::Result<()> {
 }
 
 /// Makes a pack; `repository` is where the source was fetched from.
-pub fn write(src: PathBuf, dst: &Path, repository: Option<&Repository<'_>>, app: &App) -> anyhow::Result<()> {
-    let (name, started) = (src.display().to_string(), Instant::now());
-    let (spec, _, checkpoint) = ModelSource::Path(src).check()?;
+pub fn write(src: &ModelSource, dst: &Path, repository: Option<&Repository<'_>>, app: &App) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let name = match src {
+        ModelSource::Path(path) => path.display().to_string(),
+        made => made.name(),
+    };
+    let (spec, _, checkpoint) = src.check()?;
     let expected = expected_tensors(&spec, checkpoint.has("mtp.fc.weight"));
     let progress = app.terminal.progress_of_bytes("packing", 1);
     let summary = pack(&checkpoint, &expected, dst, repository, &mut |done, total| progress.set(done, total));

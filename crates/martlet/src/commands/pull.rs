@@ -6,6 +6,7 @@ use crate::exit::Usage;
 use crate::{paths, settings, size};
 use anyhow::Context;
 use martlet_hub::{Hub, HubCache, HubOptions, Locked, Snapshot, Store, Target, cache, catalogue, select};
+use martlet_session::ModelSource;
 use martlet_session::machine::Machine;
 use martlet_weights::pack::Repository;
 use serde::{Deserialize, Serialize};
@@ -142,7 +143,7 @@ impl Pull<'_> {
             let text = format!("\"{}\" is installed already: `martlet rm {}` removes it", self.name, self.name);
             return Err(Usage(text).into());
         }
-        pack::write(from.to_path_buf(), &self.path, None, self.app)?;
+        pack::write(&ModelSource::Path(from.to_path_buf()), &self.path, None, self.app)?;
         self.say(json!({"source": from.display().to_string()}))
     }
 
@@ -180,7 +181,7 @@ impl Pull<'_> {
             Some(file) => self.source.join(file),
             None => self.source.clone(),
         };
-        pack::write(from, &self.path, Some(&whence), self.app)?;
+        pack::write(&ModelSource::Path(from), &self.path, Some(&whence), self.app)?;
         if !self.args.keep_source {
             std::fs::remove_dir_all(&self.source)
                 .with_context(|| format!("{} can not be deleted", self.source.display()))?;

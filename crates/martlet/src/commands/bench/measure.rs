@@ -2,7 +2,7 @@
 
 use crate::exit::Interrupted;
 use crate::terminal::Progress;
-use martlet_session::{Event, FinishReason, Prompt, Sampling, Session, SessionError, TurnOptions};
+use martlet_session::{Event, FinishReason, Prompt, Sampling, Session, SessionError, StreamStats, TurnOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -42,6 +42,9 @@ pub struct Run {
     pub decode: f64,
     /// When each token came.
     pub times: Vec<Instant>,
+    /// Experts read up to the first token, and from there to the last; `None` where all are in memory.
+    pub first_read: Option<StreamStats>,
+    pub decode_read: Option<StreamStats>,
 }
 
 impl Stop {
@@ -96,12 +99,15 @@ impl<'a> Meter<'a> {
         let turn = self.start(prompt, tokens)?;
         let before = self.done.load(Ordering::Relaxed);
         let (mut run, mut end) = (Run::default(), None);
+        let read_before = self.session.stream_stats();
+        let mut read_first = None;
         for event in turn {
             match event? {
                 Event::Prefill { done, .. } => self.progress.set(before + done as u64, self.total),
                 Event::Token(token) => {
                     if run.tokens.is_empty() {
                         began();
+                        read_first = self.session.stream_stats();
                     }
                     run.tokens.push(token.id);
                     run.times.push(Instant::now());
@@ -115,6 +121,9 @@ impl<'a> Meter<'a> {
         match end {
             Some(outcome) if outcome.reason == FinishReason::Length => {
                 let timings = &outcome.timings;
+                let since = |before: Option<StreamStats>, now: Option<StreamStats>| Some(now?.since(&before?));
+                run.first_read = since(read_before, read_first);
+                run.decode_read = since(read_first, self.session.stream_stats());
                 run.cached = timings.cached_tokens;
                 run.first = (timings.queued + timings.prefill).as_secs_f64();
                 run.decode = timings.decode.as_secs_f64();

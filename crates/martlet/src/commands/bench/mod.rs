@@ -2,6 +2,7 @@
 
 pub mod measure;
 pub mod report;
+mod streaming;
 mod table;
 mod versus;
 
@@ -14,6 +15,7 @@ use measure::{Meter, Stop};
 use report::{Batch, Bytes, Decode, Prefill, Report, Spent, TurnAgain};
 use std::path::PathBuf;
 use std::str::FromStr;
+use streaming::Streaming;
 use versus::Versus;
 
 #[derive(Debug, clap::Args)]
@@ -113,7 +115,8 @@ impl Args {
     fn check(&self) -> Result<(), Usage> {
         if self.synthetic.is_none() && !self.weights.is_default() {
             return Err(Usage(
-                "--mode, --bits, --group and --weight-seed are of random weights: add --synthetic SHAPE".into(),
+                "--mode, --bits, --group, --skewed and --weight-seed are of random weights: add --synthetic SHAPE"
+                    .into(),
             ));
         }
         for (name, list) in [("prefill", &self.prefill), ("batch", &self.batch), ("turn", &self.turn)] {
@@ -134,7 +137,7 @@ const ANSWER: usize = 16;
 const BESIDE: usize = 32;
 
 fn measure(args: &Args, app: &App, source: &ModelSource) -> anyhow::Result<Report> {
-    let (_, found, _) = source.check()?;
+    let (_, found, checkpoint) = source.check()?;
     let options = Options {
         sequences: args.batch.0.iter().copied().max().unwrap_or(1),
         drafter: DrafterChoice::None,
@@ -143,10 +146,12 @@ fn measure(args: &Args, app: &App, source: &ModelSource) -> anyhow::Result<Repor
         ..app.options()?
     };
     // Before the memory is full of weights, but not before it is known that they fit.
-    let room = source.plan(&options)?.context;
+    let plan = source.plan(&options)?;
+    let room = plan.context;
     let tests = Tests::new(args, room);
     let threads = machine::threads(app.settings.device, app.settings.threads);
     let bandwidth = machine::read_bandwidth(threads).ok();
+    let disk = if plan.experts > 0 { machine::expert_reads(&checkpoint).ok().flatten() } else { None };
     let options = Options { context: options.context.or(Some(tests.longest().max(256).min(room))), ..options };
     let loading = app.terminal.progress("loading", 1);
     let session = Session::open(source, &options, &mut |done, total| loading.set(done as u64, total as u64))?;
@@ -160,6 +165,7 @@ fn measure(args: &Args, app: &App, source: &ModelSource) -> anyhow::Result<Repor
         machine: Machine::here(),
         kv: report::kv_name(session.plan()),
         read_bandwidth: bandwidth,
+        disk_read: disk.map(|d| d.bytes_per_second()),
         parameters: found.parameters - found.draft_parameters,
         active_parameters: found.active_parameters,
         weight_bytes: found.bytes,
@@ -174,6 +180,7 @@ fn measure(args: &Args, app: &App, source: &ModelSource) -> anyhow::Result<Repor
         skipped: tests.skipped.clone(),
         interrupted: false,
         experts: None,
+        streaming: Vec::new(),
         peak_memory: None,
         versus: Vec::new(),
     };
@@ -252,7 +259,11 @@ impl Tests {
             self.turn(&mut meter, prefix, report)?;
         }
         meter.session.clear_cache();
-        self.operations(&mut meter, report)
+        self.operations(&mut meter, report)?;
+        for s in &mut report.streaming {
+            s.bound(report.disk_read, report.operations.decode.as_ref().filter(|d| d.tokens == s.tokens));
+        }
+        Ok(())
     }
 
     /// Prompts, decoding and batches in turn, so that a machine that slows down does so for all.
@@ -262,13 +273,17 @@ impl Tests {
         let mut decode = vec![Vec::new(); self.decode.len()];
         let mut prints = vec![String::new(); self.decode.len()];
         let mut batches = Vec::new();
+        let mut read = [vec![Vec::new(); self.prefill.len()], vec![Vec::new(); self.decode.len()]];
         let mut round = || {
             for (i, &length) in self.prefill.iter().enumerate() {
                 let prompt = meter.ids(length);
-                prefill[i].push(meter.run(&prompt, 1)?.first);
+                let run = meter.run(&prompt, 1)?;
+                prefill[i].push(run.first);
+                read[0][i].extend(run.first_read.map(|read| (run.first, read)));
             }
             for (i, prompt) in contexts.iter().enumerate() {
                 let run = meter.run(prompt, self.tokens + 1)?;
+                read[1][i].extend(run.decode_read.map(|read| (run.decode, read)));
                 let print = report::fingerprint(&run.tokens);
                 if !prints[i].is_empty() && prints[i] != print {
                     let n = prompt.len();
@@ -289,6 +304,13 @@ impl Tests {
         report.decode =
             rows.filter_map(|((n, runs), print)| Decode::new(*n, self.tokens, runs, print, bytes)).collect();
         report.batches = Batch::all(&self.batch, &batches);
+        let [first, then] = read;
+        let prompts = self.prefill.iter().zip(&first).filter(|(_, runs)| !runs.is_empty());
+        let tokens = self.decode.iter().zip(&then).filter(|(_, runs)| !runs.is_empty());
+        report.streaming = prompts
+            .map(|(n, runs)| Streaming::prefill(*n, runs))
+            .chain(tokens.map(|(n, runs)| Streaming::decode(*n, self.tokens, runs)))
+            .collect();
         done
     }
 
@@ -360,7 +382,7 @@ mod tests {
             synthetic: None,
             vs: Vec::new(),
             json: false,
-            weights: WeightArgs { mode: "affine".into(), bits: None, group: None, weight_seed: 1 },
+            weights: WeightArgs { mode: "affine".into(), bits: None, group: None, skewed: false, weight_seed: 1 },
         };
         let tests = Tests::new(&args, 1024);
         assert_eq!(

@@ -1,5 +1,6 @@
 //! What `martlet bench` found, and the arithmetic behind its figures.
 
+use super::streaming::Streaming;
 use super::versus::Versus;
 use martlet_session::machine::Machine;
 use martlet_session::{KvScheme, OperationTime, PAGE, StreamStats};
@@ -18,6 +19,8 @@ pub struct Report {
     pub kv: &'static str,
     /// Bytes a second that so many threads read from memory; null where it could not be measured.
     pub read_bandwidth: Option<f64>,
+    /// Bytes a second that the disk gives of experts at its best, many reads in flight; null where none are read.
+    pub disk_read: Option<f64>,
     /// Weights in all, and those that one token reads.
     pub parameters: u64,
     pub active_parameters: u64,
@@ -38,6 +41,8 @@ pub struct Report {
     pub interrupted: bool,
     /// Experts that were read from disk; null where all are in memory.
     pub experts: Option<Experts>,
+    /// The same of each figure, beside what the disk allows.
+    pub streaming: Vec<Streaming>,
     /// The most memory that the process had resident.
     pub peak_memory: Option<u64>,
     pub versus: Vec<Versus>,
@@ -299,6 +304,8 @@ pub mod tests_support {
             weight_bytes: 1 << 30,
             weight_bytes_per_token: 512 << 20,
             experts: None,
+            disk_read: None,
+            streaming: Vec::new(),
             kv_bytes_per_token: 12 << 10,
             repeats: 3,
             prefill: vec![Prefill { tokens: 512, seconds: seconds(2.048, 2.0, 2.1), tokens_per_second: 250.0 }],

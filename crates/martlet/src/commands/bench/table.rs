@@ -10,6 +10,7 @@ pub fn text(report: &Report) -> String {
     let mut out = head(report);
     out += &prefill(report);
     out += &decode(report);
+    out += &streaming(report);
     out += &batches(report);
     out += &turns(report);
     for (name, spent) in [("prefill", &report.operations.prefill), ("decode", &report.operations.decode)] {
@@ -37,6 +38,9 @@ fn head(r: &Report) -> String {
     line("model", format!("{} on {} with {} threads, keys and values in {}", r.model, r.device, r.threads, r.kv));
     line("machine", format!("{processor}, {} cores{memory}; {sets}", m.cores));
     line("memory", format!("is read at {bandwidth} by {} threads", r.threads));
+    if let Some(disk) = r.disk_read {
+        line("disk", format!("gives experts at {} GB/s at its best", giga(disk)));
+    }
     line(
         "weights",
         format!(
@@ -83,6 +87,24 @@ fn decode(r: &Report) -> String {
     let names =
         ["context", "tokens/s", "ms", "ms, least to most", "bytes/token", "GB/s", "of bandwidth", "fingerprint"];
     columns("decode", &names, rows.collect())
+}
+
+fn streaming(r: &Report) -> String {
+    let rows = r.streaming.iter().map(|s| {
+        let maybe = |seconds: Option<f64>| seconds.map_or_else(|| "?".to_string(), milliseconds);
+        vec![
+            format!("{} {}", s.what, s.tokens),
+            format!("{:.0}", s.needed),
+            format!("{:.0}", s.reads),
+            size::bytes(s.bytes_read as u64),
+            milliseconds(s.waited_seconds),
+            maybe(s.disk_seconds),
+            maybe(s.dense_seconds),
+            s.share_of_bound.map_or_else(|| "?".to_string(), percent),
+        ]
+    });
+    let names = ["of", "experts", "read", "bytes", "waited, ms", "disk's best, ms", "dense, ms", "of the bound"];
+    columns("experts from disk", &names, rows.collect())
 }
 
 fn batches(r: &Report) -> String {
