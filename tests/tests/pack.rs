@@ -58,7 +58,7 @@ fn checkpoints() -> Vec<(String, Checkpoint)> {
 #[test]
 fn a_pack_gives_the_bits_of_its_source() {
     let ids = Rng(3).ids(70, 347);
-    for (name, mut source) in checkpoints() {
+    for (name, source) in checkpoints() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("packed");
         let summary = write(&source, &folder);
@@ -89,7 +89,7 @@ fn a_pack_gives_the_bits_of_its_source() {
 #[test]
 fn as_helper() {
     let Some(dir) = std::env::var_os(DIR) else { return };
-    let mut source = quantised(&random::checkpoint(&moe_config(), 2), 4, 64, Mode::Affine);
+    let source = quantised(&random::checkpoint(&moe_config(), 2), 4, 64, Mode::Affine);
     std::fs::write(Path::new(&dir).join("ready"), "").unwrap();
     for n in 0.. {
         write(&source, &Path::new(&dir).join(format!("pack-{n}")));

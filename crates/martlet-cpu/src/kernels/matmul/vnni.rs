@@ -168,7 +168,7 @@ pub unsafe fn operands<const C: u8, const L: usize>(
         return (low, high);
     }
     let per = TileOf::<C, BF16, L>::PER_UPPER;
-    if i % per == 0 {
+    if i.is_multiple_of(per) {
         *upper = line(TileOf::<C, BF16, L>::CODES + (g * L + i) / per);
     }
     let mask = _mm512_set1_epi8(if C == U5 { 0x10 } else { 0x30 });
