@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-fn packed(mut source: Checkpoint, dst: &Path) -> Checkpoint {
+fn packed(source: Checkpoint, dst: &Path) -> Checkpoint {
     let spec = read_config(source.config()).unwrap();
     let expected = expected_tensors(&spec, source.has("mtp.fc.weight"));
     pack::pack(&source, &expected, dst, None, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"));
