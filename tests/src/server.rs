@@ -67,7 +67,12 @@ impl Running {
 
     /// The sum of a metric over its labels, as far as they have `label` in them.
     pub fn metric(&self, name: &str, label: &str) -> f64 {
-        let page = self.get("/metrics");
+        let mut page = self.get("/metrics");
+        // The connections that were closed just now may count still.
+        while page.status == 503 {
+            std::thread::sleep(Duration::from_millis(10));
+            page = self.get("/metrics");
+        }
         assert_eq!(page.status, 200);
         let page = page.text();
         let lines = page.lines().filter(|l| l.split('{').next() == Some(name) && l.contains(label));
