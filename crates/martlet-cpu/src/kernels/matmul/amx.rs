@@ -14,7 +14,7 @@
 #![allow(unsafe_code)]
 
 use super::kinds::*;
-use super::vnni::{self, operands, scales};
+use super::vnni::{self, ask_for_tile, operands, scales};
 use super::{CodeProducts, Input, Product, SLICE, TileOf};
 use crate::acts::{BLOCK, Tile};
 use crate::lanes::{LANES, Lanes};
@@ -153,6 +153,7 @@ unsafe fn unpack<const C: u8, const S: u8, const L: usize>((tile, tiles): (*cons
         unsafe {
             let tile = tile.add(g * TileOf::<C, S, L>::BYTES);
             let codes = (&raw mut (*to).codes[g]).cast::<u8>();
+            ask_for_tile::<C, S, L>(tile);
             let mut upper = _mm512_setzero_si512();
             for i in 0..8 {
                 let (low, high) = operands::<C, L>(tile, 0, i, &mut upper, false);

@@ -55,9 +55,10 @@ fn block<const C: u8, const S: u8, const L: usize, const R: usize>(p: &Product<'
             // them all. `tile` moves on by one tile for each t, and by one line of factors for every second.
             unsafe {
                 if TileOf::<C, S, L>::WHOLE && t % 2 == 0 {
-                    factors = pairs::<F16>(line_at(tile));
+                    factors = pairs::<F16>(line_at::<C>(tile));
                     tile = tile.add(LINE);
                 }
+                ask_for_tile::<C, S, L>(tile);
                 let mut total = [_mm512_setzero_ps(); R];
                 for g in 0..TileOf::<C, S, L>::GROUPS {
                     let four = x.map(|x| x.add(t).cast::<i32>().add(g * TILE_K / 4 / TileOf::<C, S, L>::GROUPS));
@@ -153,7 +154,7 @@ pub unsafe fn operands<const C: u8, const L: usize>(
     times_16: bool,
 ) -> (__m512i, __m512i) {
     // SAFETY: as this function's caller promises.
-    let line = |i: usize| unsafe { line_at(tile.add(i * LINE)) };
+    let line = |i: usize| unsafe { line_at::<C>(tile.add(i * LINE)) };
     if C == U8 {
         return (line(g * L + 2 * i), line(g * L + 2 * i + 1));
     }
@@ -210,25 +211,27 @@ pub unsafe fn scales<const C: u8, const S: u8, const L: usize>(
     // SAFETY: as this function's caller promises; a group has the lines that are read here.
     unsafe {
         match S {
-            F32 => (_mm512_castsi512_ps(line_at(at)), _mm512_castsi512_ps(line_at(at.add(LINE)))),
+            F32 => (_mm512_castsi512_ps(line_at::<C>(at)), _mm512_castsi512_ps(line_at::<C>(at.add(LINE)))),
             MIDDLE => {
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+                if C == U4 {
+                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+                }
                 let s = _mm512_cvtph_ps(_mm256_load_si256(at.cast()));
                 (s, _mm512_mul_ps(s, _mm512_set1_ps(-TileOf::<C, S, L>::MIDDLE as f32)))
             }
             WHOLE_PAIR => {
                 let whole = |at: usize| {
-                    let shifted = _mm512_srlv_epi32(line_at(all), _mm512_set1_epi32(8 * at as i32));
+                    let shifted = _mm512_srlv_epi32(line_at::<C>(all), _mm512_set1_epi32(8 * at as i32));
                     _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(255)))
                 };
                 let min = _mm512_mul_ps(factors.0, whole(2 * g + 1));
                 (_mm512_mul_ps(factors.1, whole(2 * g)), _mm512_mul_ps(min, _mm512_set1_ps(-1.0)))
             }
             WHOLE => {
-                let up = _mm512_sllv_epi32(line_at(all), _mm512_set1_epi32(24 - 8 * g as i32));
+                let up = _mm512_sllv_epi32(line_at::<C>(all), _mm512_set1_epi32(24 - 8 * g as i32));
                 (_mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(up)), _mm512_setzero_ps())
             }
-            _ => pairs::<S>(line_at(at)),
+            _ => pairs::<S>(line_at::<C>(at)),
         }
     }
 }
@@ -245,16 +248,30 @@ fn pairs<const S: u8>(v: __m512i) -> (__m512, __m512) {
     (_mm512_cvtph_ps(s), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)))
 }
 
-/// Reads a line, and asks for the one [`AHEAD`] of it: an address without memory is no fault.
+/// Asks for the tile [`AHEAD`] of this one, line after line, where its lines are many or are not read in their order:
+/// memory then gives up to a fifth more than to requests made with each line. Those of nibbles are better off with these.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+pub fn ask_for_tile<const C: u8, const S: u8, const L: usize>(tile: *const u8) {
+    if C != U4 {
+        for line in 0..TileOf::<C, S, L>::BYTES / LINE {
+            _mm_prefetch::<_MM_HINT_T0>(tile.wrapping_add(AHEAD + line * LINE).cast());
+        }
+    }
+}
+
+/// Reads a line, and of nibbles asks for the one [`AHEAD`] of it: an address without memory is no fault.
 ///
 /// # Safety
 /// 64 bytes at `line`, which is a multiple of 64.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn line_at(line: *const u8) -> __m512i {
+unsafe fn line_at<const C: u8>(line: *const u8) -> __m512i {
     // SAFETY: as the caller promises; a prefetch reads nothing that the program could see.
     unsafe {
-        _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
+        if C == U4 {
+            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
+        }
         _mm512_load_si512(line.cast())
     }
 }
