@@ -20,7 +20,7 @@ pub struct Weights {
     pub kind: Kind,
     /// Inputs that share a scale and an exact integer sum: 16, 32 or 64.
     pub group: usize,
-    /// Inputs that share a scale of the activations: 32 or 64.
+    /// Inputs that share a scale of the activations: 16, 32 or 64.
     pub act_group: usize,
     scheme: Scheme,
     layout: Layout,

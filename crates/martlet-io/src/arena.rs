@@ -4,9 +4,9 @@
 //! and stops fetching ahead, every 64 lines; with pages of 2 MiB that costs nothing that can be measured.
 #![allow(unsafe_code)]
 
-use memmap2::{MmapMut, MmapRaw};
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 /// Bytes of a huge page on the machines that have them.
@@ -24,8 +24,17 @@ pub struct Arena {
 impl Arena {
     /// Takes `len` bytes. Pages are taken from the system when they are first written.
     pub fn new(len: usize) -> io::Result<Arena> {
+        Arena::mapped(len, &MmapOptions::new())
+    }
+
+    /// As [`Arena::new`], of which the system need not have so much: who takes less of it may ask for more.
+    pub(crate) fn unreserved(len: usize) -> io::Result<Arena> {
+        Arena::mapped(len, MmapOptions::new().no_reserve_swap())
+    }
+
+    fn mapped(len: usize, options: &MmapOptions) -> io::Result<Arena> {
         let spare = if len >= HUGE { HUGE } else { 0 };
-        let map = MmapMut::map_anon(len.saturating_add(spare).max(1))?;
+        let map = options.clone().len(len.saturating_add(spare).max(1)).map_anon()?;
         let start = if spare == 0 { 0 } else { map.as_ptr().align_offset(HUGE).min(spare) };
         ask_for_huge_pages(&map, start, len);
         Ok(Arena { map: Arc::new(MmapRaw::from(map)), start, len })
@@ -38,6 +47,25 @@ impl Arena {
         let first = Arena { map: self.map.clone(), start: self.start, len };
         (self.start, self.len) = (self.start + len, self.len - len);
         first
+    }
+
+    /// Makes the bytes zero and gives the system's pages that lie wholly among them back. They are taken again when they
+    /// are written.
+    pub(crate) fn release(&mut self) {
+        // SAFETY: the map is private and anonymous.
+        unsafe { crate::reserve::release(self) }
+    }
+
+    /// Bytes `part`, for a thread that writes them while others write other parts.
+    ///
+    /// # Safety
+    /// Until the returned slice is gone nobody may look at these bytes in any other way.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn part_mut(&self, part: Range<usize>) -> &mut [u8] {
+        assert!(part.start <= part.end && part.end <= self.len, "{part:?} of {} bytes", self.len);
+        // SAFETY: inside the map by the assertion, and arenas do not overlap; the caller promises that no other reference
+        // to these bytes is used meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(self.start + part.start), part.len()) }
     }
 }
 
@@ -63,8 +91,8 @@ impl Deref for Arena {
 impl DerefMut for Arena {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; the borrow of `self` keeps the slice the only one.
-        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(self.start), self.len) }
+        // SAFETY: `&mut self` is the only way to these bytes.
+        unsafe { self.part_mut(0..self.len) }
     }
 }
 
@@ -95,6 +123,10 @@ mod tests {
         b.fill(2);
         rest.fill(3);
         drop(a);
+        // Neither begins nor ends with a page.
+        let mut c = b.split_to(HUGE / 2);
+        c.release();
+        assert!(c.iter().all(|v| *v == 0));
         assert!(b.iter().all(|v| *v == 2) && rest.iter().all(|v| *v == 3));
         drop(rest);
         assert!(b.iter().all(|v| *v == 2));

@@ -23,30 +23,42 @@ impl Reserve {
     }
 
     /// Makes the bytes zero and gives the system's pages that lie wholly among them back.
+    #[allow(unsafe_code)]
     pub fn release(&mut self, bytes: Range<usize>) {
-        let page = page_size();
-        let whole = bytes.start.next_multiple_of(page)..bytes.end / page * page;
-        if whole.is_empty() || !drop_pages(&self.map, &whole) {
-            self[bytes].fill(0);
-            return;
-        }
-        self[bytes.start..whole.start].fill(0);
-        self[whole.end..bytes.end].fill(0);
+        // SAFETY: the map is private and anonymous.
+        unsafe { release(&mut self[bytes]) }
     }
+}
+
+/// Makes the bytes zero and gives the system's pages that lie wholly among them back.
+///
+/// # Safety
+/// They lie in a private anonymous map, so that dropped pages read as zeros.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn release(bytes: &mut [u8]) {
+    let (page, len) = (page_size(), bytes.len());
+    // From the first border of pages to the last.
+    let start = (bytes.as_ptr() as usize).wrapping_neg() % page;
+    let whole = start..len.saturating_sub((bytes.as_ptr() as usize + len) % page);
+    if whole.is_empty() || !drop_pages(&mut bytes[whole.clone()]) {
+        return bytes.fill(0);
+    }
+    bytes[..whole.start].fill(0);
+    bytes[whole.end..].fill(0);
 }
 
 /// Whether the system took the pages, so that they read as zeros.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
-fn drop_pages(map: &MmapMut, bytes: &Range<usize>) -> bool {
-    // SAFETY: the map is private and anonymous, so its dropped pages read as zeros, which are valid bytes; the caller
-    // holds the one reference to it.
-    unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, bytes.start, bytes.len()).is_ok() }
+fn drop_pages(pages: &mut [u8]) -> bool {
+    // SAFETY: whole pages of a private anonymous map, as the one caller promises: zeros are valid bytes, and it holds the
+    // one reference to them.
+    unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), libc::MADV_DONTNEED) == 0 }
 }
 
 /// Elsewhere the same call may promise no zeros.
 #[cfg(not(target_os = "linux"))]
-fn drop_pages(_: &MmapMut, _: &Range<usize>) -> bool {
+fn drop_pages(_: &mut [u8]) -> bool {
     false
 }
 

@@ -113,18 +113,15 @@ impl<'a> TensorRows<'a> {
         let bytes = self.source.bytes(module.weight);
         let row = bytes.len() / all.max(1);
         let stored = &bytes[range.start * row..range.end * row];
-        // A copy of its own: the one in the module would stay as long as the checkpoint.
-        let (repack, scheme) = (Repack::new(repack.how, repack.columns), repack.scheme());
         let problem = |what: String| {
             let from = if range.start > 0 { format!("from row {} on, ", range.start) } else { String::new() };
             self.source.problem(&self.source.tensors[module.weight], format!("{from}{what}"))
         };
-        repack.planes(stored, range.len(), cols).map_err(problem)?;
-        let planes = repack.cell.into_inner().expect("just made").map_err(problem)?;
+        let planes = repack.make(stored, range.len(), cols).map_err(problem)?;
         let taken = planes.codes.len() + planes.scales.len() + planes.biases.len();
         self.bytes += taken;
         self.source.rewritten.add(taken);
-        Ok(Form::Rewritten { scheme, rows: range.len(), cols, planes, stored })
+        Ok(Form::Rewritten { scheme: repack.scheme(), rows: range.len(), cols, planes, stored })
     }
 
     /// The rows as a matrix.

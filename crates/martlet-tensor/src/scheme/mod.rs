@@ -107,7 +107,8 @@ impl Scheme {
     }
 
     /// The group that shares a scale, as the activations' quantisation follows it: 32 for schemes with groups of 32, 16
-    /// for affine ones with groups of 16 (a bias multiplies the sum of its group's activations), else 64.
+    /// for affine ones with groups of 16 (a bias multiplies the sum of its group's activations), else 64: also for Q6_K,
+    /// whose groups of 16 share a factor and need no bias.
     pub fn activation_group(self) -> usize {
         match self {
             Scheme::Affine { group: 16, .. } => 16,

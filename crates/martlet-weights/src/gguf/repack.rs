@@ -47,12 +47,13 @@ impl Repack {
         }
     }
 
-    /// The rewritten rows; `bytes` are the stored ones, `rows` of `cols` weights.
+    /// All rows, rewritten once; `bytes` are the stored ones, `rows` of `cols` weights.
     pub fn planes(&self, bytes: &[u8], rows: usize, cols: usize) -> Result<&Planes, String> {
         self.cell.get_or_init(|| self.make(bytes, rows, cols)).as_ref().map_err(String::clone)
     }
 
-    fn make(&self, bytes: &[u8], rows: usize, cols: usize) -> Result<Planes, String> {
+    /// The same of any rows, for whoever keeps them.
+    pub fn make(&self, bytes: &[u8], rows: usize, cols: usize) -> Result<Planes, String> {
         let scheme = self.scheme();
         let sizes = [scheme.code_bytes(cols), scheme.scale_bytes(cols), scheme.bias_bytes(cols)];
         let mut all = Planes {

@@ -251,7 +251,7 @@ impl Planner<'_> {
             self.unfit.push(source.to_string());
             self.settings.insert(module.to_string(), Value::Bool(false));
             // Products of FP8 codes and scales are exact in f32 only.
-            let dense = matches!(self.src.stored(source)?.scheme(), Scheme::Dense(_));
+            let dense = matches!(self.src.describe(source)?.scheme, Scheme::Dense(_));
             let how = How::Plain(if dense { float } else { Float::F32 });
             return Ok(Item { name, shape, how, rows });
         }
@@ -264,7 +264,7 @@ impl Planner<'_> {
 
     /// The type of the source's floats; packed sources are refused.
     fn float(&self, name: &str) -> Result<Float, WeightsError> {
-        match self.src.stored(name)?.scheme() {
+        match self.src.describe(name)?.scheme {
             Scheme::Dense(float) => Ok(float),
             // What such files were made from.
             Scheme::Fp8Block { .. } => Ok(Float::Bf16),

@@ -213,12 +213,16 @@ unsafe fn scales<const C: u8, const S: u8, const L: usize>(
         match S {
             F32 => (_mm256_castsi256_ps(half_line(at, h)), _mm256_castsi256_ps(half_line(at.add(LINE), h))),
             MIDDLE => {
+                if h == 0 {
+                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+                }
                 let s = _mm256_cvtph_ps(_mm_load_si128(at.add(16 * h).cast()));
                 (s, _mm256_mul_ps(s, _mm256_set1_ps(-TileOf::<C, S, L>::MIDDLE as f32)))
             }
             WHOLE_PAIR => {
+                let words = half_line(all, h);
                 let whole = |at: usize| {
-                    let shifted = _mm256_srlv_epi32(half_line(all, h), _mm256_set1_epi32(8 * at as i32));
+                    let shifted = _mm256_srlv_epi32(words, _mm256_set1_epi32(8 * at as i32));
                     _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(255)))
                 };
                 let min = _mm256_mul_ps(factors.0, whole(2 * g + 1));

@@ -267,6 +267,9 @@ unsafe fn scales<const C: u8, const S: u8, const L: usize>(
         match S {
             F32 => (vreinterpretq_f32_u8(quarter(at, q)), vreinterpretq_f32_u8(quarter(at.add(LINE), q))),
             MIDDLE => {
+                if q == 0 {
+                    prefetch_line(at.wrapping_add(AHEAD));
+                }
                 let s = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at.add(8 * q))));
                 (s, vmulq_n_f32(s, -TileOf::<C, S, L>::MIDDLE as f32))
             }

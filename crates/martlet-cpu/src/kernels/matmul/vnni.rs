@@ -220,8 +220,9 @@ pub unsafe fn scales<const C: u8, const S: u8, const L: usize>(
                 (s, _mm512_mul_ps(s, _mm512_set1_ps(-TileOf::<C, S, L>::MIDDLE as f32)))
             }
             WHOLE_PAIR => {
+                let words = line_at::<C>(all);
                 let whole = |at: usize| {
-                    let shifted = _mm512_srlv_epi32(line_at::<C>(all), _mm512_set1_epi32(8 * at as i32));
+                    let shifted = _mm512_srlv_epi32(words, _mm512_set1_epi32(8 * at as i32));
                     _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(255)))
                 };
                 let min = _mm512_mul_ps(factors.0, whole(2 * g + 1));
