@@ -4,7 +4,7 @@ use crate::acts::{Acts, BLOCK};
 use crate::buffer::{Buffer, failed};
 use crate::isa::Isa;
 use crate::kernel_set::KernelSet;
-use crate::kernels::matmul::{Input, Product};
+use crate::kernels::matmul::{Input, Product, STRIPS};
 use crate::lanes::LANES;
 use crate::pool::{Columns, Pool};
 use crate::tiles::{Kind, Memory, Scales, TILE_K, Weights};
@@ -94,37 +94,70 @@ fn input<'a>(w: &Weights, acts: &'a [Acts; 3], rows: Rows<'a>) -> Input<'a> {
     }
 }
 
-/// One strip of outputs of the rows `from`, written to the rows `to` of the table, whose columns hold the strip alone.
-fn strip(kernels: &KernelSet, w: &Weights, strip: usize, x: Input<'_>, from: &[u32], to: &[u32], y: &mut Columns<'_>) {
-    // Few rows are worth a small array: it is cleared for each strip.
-    match from.len() {
-        ..=8 => strip_by::<8>(kernels, w, strip, x, from, to, y),
-        _ => strip_by::<ROWS>(kernels, w, strip, x, from, to, y),
+/// Strips of one matrix that are computed together.
+#[derive(Clone, Copy)]
+struct Strips<'a> {
+    w: &'a Weights,
+    first: usize,
+    count: usize,
+}
+
+impl<'a> Strips<'a> {
+    /// The `i`-th `each` strips of a matrix, or as many as there are.
+    fn of(w: &'a Weights, i: usize, each: usize) -> Strips<'a> {
+        Strips { w, first: i * each, count: each.min(w.strips() - i * each) }
+    }
+
+    /// Their columns, where the matrix' outputs begin at column `first`.
+    fn columns(self, first: usize) -> Range<usize> {
+        first + self.first * LANES..first + self.w.rows.min((self.first + self.count) * LANES)
+    }
+
+    /// Where their weights begin.
+    fn bytes(self) -> &'a [u8] {
+        self.w.strip(self.first)
     }
 }
 
-fn strip_by<const N: usize>(
+/// Strips of outputs of the rows `from`, written to the rows `to` of the table, whose columns hold these strips alone.
+/// `next`: what will be read after them.
+fn multiply(
     kernels: &KernelSet,
-    w: &Weights,
-    strip: usize,
+    (strips, next): (Strips<'_>, &[u8]),
     x: Input<'_>,
-    from: &[u32],
-    to: &[u32],
+    (from, to): (&[u32], &[u32]),
     y: &mut Columns<'_>,
 ) {
-    let mut out = [[0.0; LANES]; N];
+    // Few rows are worth a small array: it is cleared for each call.
+    match from.len() {
+        ..=2 => multiply_by::<2>(kernels, (strips, next), x, (from, to), y),
+        ..=8 => multiply_by::<8>(kernels, (strips, next), x, (from, to), y),
+        _ => multiply_by::<ROWS>(kernels, (strips, next), x, (from, to), y),
+    }
+}
+
+fn multiply_by<const N: usize>(
+    kernels: &KernelSet,
+    (strips, next): (Strips<'_>, &[u8]),
+    x: Input<'_>,
+    (from, to): (&[u32], &[u32]),
+    y: &mut Columns<'_>,
+) {
+    let Strips { w, first: strip, count: strips } = strips;
+    let mut out = [[[0.0; LANES]; N]; STRIPS];
     for (from, to) in from.chunks(N).zip(to.chunks(N)) {
-        (kernels.matmul)(&Product { w, strip, x, rows: from }, &mut out[..from.len()]);
-        for (out, &to) in out.iter().zip(to) {
-            let y = y.row(to as usize);
-            y.copy_from_slice(&out[..y.len()]);
+        let out = &mut out.as_flattened_mut()[..strips * from.len()];
+        (kernels.matmul)(&Product { w, strip, strips, next, x, rows: from }, out);
+        for (i, &to) in to.iter().enumerate() {
+            let of_row = out.iter().skip(i).step_by(from.len());
+            y.row(to as usize).chunks_mut(LANES).zip(of_row).for_each(|(y, out)| y.copy_from_slice(&out[..y.len()]));
         }
     }
 }
 
-/// Columns of strip `i` of a matrix whose outputs begin at column `first`.
-fn span(w: &Weights, first: usize, i: usize) -> Range<usize> {
-    first + i * LANES..first + w.rows.min((i + 1) * LANES)
+/// How many strips of so many are computed together: two, where that leaves a few pairs for each thread.
+fn together(strips: usize, pool: &Pool) -> usize {
+    if strips >= 4 * STRIPS * pool.threads() { STRIPS } else { 1 }
 }
 
 /// About how many nanoseconds a strip of `cols` inputs takes: 16 products each for `rows` rows.
@@ -164,22 +197,25 @@ pub fn project(
     // In the order of columns, so that each thread gets a run of strips.
     let mut order: Vec<(&Weights, usize)> = ws.to_vec();
     order.sort_by_key(|(_, col)| *col);
-    let total = order.iter().map(|(w, _)| w.strips()).sum();
+    let each = together(order.iter().map(|(w, _)| w.strips()).sum(), pool);
+    let parts: Vec<usize> = order.iter().map(|(w, _)| w.strips().div_ceil(each)).collect();
+    let total = parts.iter().sum();
     let find = |mut i: usize| {
         let mut at = 0;
-        while i >= order[at].0.strips() {
-            i -= order[at].0.strips();
+        while i >= parts[at] {
+            i -= parts[at];
             at += 1;
         }
-        (order[at].0, order[at].1, i)
+        let (w, col) = order[at];
+        (Strips::of(w, i, each), col)
     };
     let columns = |i| {
-        let (w, col, i) = find(i);
-        span(w, col, i)
+        let (strips, col) = find(i);
+        strips.columns(col)
     };
-    pool.columns(table, width, total, cost(first.cols, rows), columns, |i, y| {
-        let (w, _, i) = find(i);
-        strip(kernels, w, i, input(w, acts, x), all, all, y);
+    pool.columns(table, width, total, cost(each * first.cols, rows), columns, |i, y| {
+        let (strips, next) = (find(i).0, find((i + 1) % total).0.bytes());
+        multiply(kernels, (strips, next), input(strips.w, acts, x), (all, all), y);
     });
 }
 
@@ -280,18 +316,20 @@ pub fn experts(
     let input_rows = Rows { values: &x.values, stride: x.cols, cols: hidden, count: batch };
     quantise(kernels, pool, acts, input_rows, used, of_all(|e| &e.gate).chain(of_all(|e| &e.up)));
     inner.resize(pairs.len() * 2 * width, 0.0);
-    let strips = width.div_ceil(LANES);
-    let half = |i: usize| (i / strips, i % strips);
-    let columns = |i| {
-        let (second, i) = half(i);
-        second * width + i * LANES..second * width + width.min((i + 1) * LANES)
+    let each = together(2 * width.div_ceil(LANES), pool);
+    let per_half = width.div_ceil(LANES).div_ceil(each);
+    // The weights of group `g` that item i multiplies: of its gate, or of its up.
+    let strips = |i: usize, g: usize| {
+        let expert = groups[g].0;
+        Strips::of(if i < per_half { &expert.gate } else { &expert.up }, i % per_half, each)
     };
-    let quantised = &*acts;
-    pool.columns(inner, 2 * width, 2 * strips, cost(hidden, pairs.len()), columns, |i, y| {
-        let (second, i) = half(i);
-        for (e, run) in &groups {
-            let w = if second == 0 { &e.gate } else { &e.up };
-            strip(kernels, w, i, input(w, quantised, input_rows), &rows[run.clone()], &all[run.clone()], y);
+    let columns = |i| strips(i, 0).columns(i / per_half * width);
+    let (quantised, last) = (&*acts, groups.len() - 1);
+    pool.columns(inner, 2 * width, 2 * per_half, cost(each * hidden, pairs.len()), columns, |i, y| {
+        for (g, (_, run)) in groups.iter().enumerate() {
+            let next = if g < last { strips(i, g + 1) } else { strips((i + 1) % (2 * per_half), 0) };
+            let (strips, rows) = (strips(i, g), (&rows[run.clone()], &all[run.clone()]));
+            multiply(kernels, (strips, next.bytes()), input(strips.w, quantised, input_rows), rows, y);
         }
     });
     pool.chunks(inner, 2 * width, width, |_, row| {
@@ -303,14 +341,24 @@ pub fn experts(
     quantise(kernels, pool, acts, inner_rows, &[], of_all(|e| &e.down));
     let last = order.iter().max().map_or(0, |m| *m as usize + 1);
     let (cols, table) = (y.cols, y.first(last));
-    let quantised = &*acts;
-    let columns = |i| i * LANES..hidden.min((i + 1) * LANES);
-    pool.columns(table, cols, hidden.div_ceil(LANES), cost(width, pairs.len()), columns, |i, y| {
-        for (e, run) in &groups {
-            let x = input(&e.down, quantised, inner_rows);
-            strip(kernels, &e.down, i, x, &all[run.clone()], &order[run.clone()], y);
-        }
-    });
+    let each = together(hidden.div_ceil(LANES), pool);
+    let total = hidden.div_ceil(LANES).div_ceil(each);
+    let strips = |i: usize, g: usize| Strips::of(&groups[g].0.down, i, each);
+    let (quantised, last) = (&*acts, groups.len() - 1);
+    pool.columns(
+        table,
+        cols,
+        total,
+        cost(each * width, pairs.len()),
+        |i| strips(i, 0).columns(0),
+        |i, y| {
+            for (g, (_, run)) in groups.iter().enumerate() {
+                let next = if g < last { strips(i, g + 1) } else { strips((i + 1) % total, 0) };
+                let (strips, rows) = (strips(i, g), (&all[run.clone()], &order[run.clone()]));
+                multiply(kernels, (strips, next.bytes()), input(strips.w, quantised, inner_rows), rows, y);
+            }
+        },
+    );
 }
 
 /// Ranges of pairs that share a slot.

@@ -14,7 +14,7 @@
 #![allow(unsafe_code)]
 
 use super::kinds::*;
-use super::vnni::{self, ask_for_tile, operands, scales};
+use super::vnni::{self, AHEAD, ask_for_tile, operands, scales};
 use super::{CodeProducts, Input, Product, SLICE, TileOf};
 use crate::acts::{BLOCK, Tile};
 use crate::lanes::{LANES, Lanes};
@@ -58,6 +58,14 @@ impl CodeProducts for Amx {
             vnni::Vnni::rows(&rest, codes, scales, out_of_rest);
         }
     }
+
+    #[inline(always)]
+    fn strips(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
+        if p.rows.len() < ROWS {
+            return vnni::Vnni::strips(p, codes, scales, out);
+        }
+        p.each_strip(out, |p, out| Self::rows(p, codes, scales, out));
+    }
 }
 
 /// Lets this process use the tiles, if machine and system allow it.
@@ -98,7 +106,7 @@ type Results = [[[i32; LANES]; UNIT * ROWS]; GROUPS];
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn rows<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
     let Input::Codes { d, ds, tiles, groups, .. } = p.x else { return };
-    let strip = TileOf::<C, S, L>::strip(p, tiles, groups);
+    let strip = TileOf::<C, S, L>::strip(p, 0, tiles, groups);
     // Where the slice begins, and how many tiles it has.
     let slice = |i: usize| {
         let first = (i * GROUPS).min(tiles);
@@ -153,7 +161,7 @@ unsafe fn unpack<const C: u8, const S: u8, const L: usize>((tile, tiles): (*cons
         unsafe {
             let tile = tile.add(g * TileOf::<C, S, L>::BYTES);
             let codes = (&raw mut (*to).codes[g]).cast::<u8>();
-            ask_for_tile::<C, S, L>(tile);
+            ask_for_tile::<C, S, L>(tile.wrapping_add(AHEAD));
             let mut upper = _mm512_setzero_si512();
             for i in 0..8 {
                 let (low, high) = operands::<C, L>(tile, 0, i, &mut upper, false);

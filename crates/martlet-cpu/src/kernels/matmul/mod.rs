@@ -44,12 +44,19 @@ use martlet_tensor::Float;
 /// Inputs of one slice of the sum.
 pub const SLICE: usize = 256;
 
-/// 16 outputs of some rows.
+/// Strips of a product, at most. Memory gives a thread a third more when it reads two at once.
+pub const STRIPS: usize = 2;
+
+/// 16 outputs of some rows, or 32.
 #[derive(Clone, Copy)]
 pub struct Product<'a> {
     pub w: &'a Weights,
-    /// Which 16 outputs.
+    /// The first strip of 16 outputs.
     pub strip: usize,
+    /// How many: up to [`STRIPS`].
+    pub strips: usize,
+    /// The weights that this thread will read after these: their first lines are asked for early.
+    pub next: &'a [u8],
     pub x: Input<'a>,
     /// The rows of x to multiply.
     pub rows: &'a [u32],
@@ -76,8 +83,26 @@ pub enum Input<'a> {
 
 /// How an instruction set multiplies integer codes. All ways give the same bits: the sums inside a group are exact.
 pub trait CodeProducts {
-    /// out[i] = the 16 outputs of row `rows[i]`.
+    /// out[i] = the 16 outputs of row `rows[i]`; of one strip.
     fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]);
+
+    /// The same for all strips: [strip][row].
+    #[inline(always)]
+    fn strips(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
+        p.each_strip(out, |p, out| Self::rows(p, codes, scales, out));
+    }
+}
+
+impl<'a> Product<'a> {
+    /// Each strip by itself.
+    #[inline(always)]
+    fn each_strip(&self, out: &mut [Lanes], mut f: impl FnMut(&Product<'a>, &mut [Lanes])) {
+        for (i, out) in out.chunks_exact_mut(self.rows.len()).enumerate() {
+            let strip = self.strip + i;
+            let next = if i + 1 < self.strips { self.w.strip(strip + 1) } else { self.next };
+            f(&Product { strip, strips: 1, next, ..*self }, out);
+        }
+    }
 }
 
 /// Kinds of codes and scales as constants that a function can be compiled for.
@@ -125,10 +150,10 @@ impl<const C: u8, const S: u8, const L: usize> TileOf<C, S, L> {
     /// The code whose value is zero, where that is the same for all scales.
     const MIDDLE: i32 = 1 << (C - 1);
 
-    /// The first byte of a strip; panics where strip and activations are not of this kind and of `tiles` tiles.
-    fn strip(p: &Product<'_>, tiles: usize, groups: usize) -> *const u8 {
+    /// The first byte of the `i`-th strip; panics where strip and activations are not of this kind and of `tiles` tiles.
+    fn strip(p: &Product<'_>, i: usize, tiles: usize, groups: usize) -> *const u8 {
         let factors = if Self::WHOLE { tiles.div_ceil(2) * LINE } else { 0 };
-        let bytes = p.w.strip(p.strip);
+        let bytes = p.w.strip(p.strip + i);
         let expected = tiles * Self::BYTES + factors;
         assert!(bytes.len() == expected && groups == tiles * Self::ACT_GROUPS, "activations of another shape");
         bytes.as_ptr()
@@ -174,11 +199,12 @@ macro_rules! for_scheme {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use for_scheme;
 
-/// The code products of a set whose machines have `$features`: all rows, in blocks of so many, by the set's own `block`.
-/// Other schemes go to plain Rust.
+/// The code products of a set whose machines have `$features`: all rows, in blocks of so many, by the set's own `block`;
+/// where there are just so many as `two` says, by its `block_of_two`, which reads two strips. Other schemes go to plain
+/// Rust.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! code_products {
-    ($set:ident, $features:literal, [$($rows:literal),*]) => {
+    ($set:ident, $features:literal, [$($rows:literal),*] $(, two: [$($few:literal),*])?) => {
         impl CodeProducts for $set {
             #[inline(always)]
             fn rows(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
@@ -189,7 +215,24 @@ macro_rules! code_products {
                 // features do.
                 unsafe { rows(p, out) }
             }
+
+            $(#[inline(always)]
+            fn strips(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
+                match for_scheme!(two, codes, p.w.group, scales) {
+                    // SAFETY: as above.
+                    Some(two) if p.strips == 2 && [$($few),*].contains(&p.rows.len()) => unsafe { two(p, out) },
+                    _ => p.each_strip(out, |p, out| Self::rows(p, codes, scales, out)),
+                }
+            })?
         }
+
+        $(#[target_feature(enable = $features)]
+        fn two<const C: u8, const S: u8, const L: usize>(p: &Product<'_>, out: &mut [Lanes]) {
+            match p.rows.len() {
+                $($few => block_of_two::<C, S, L, $few>(p, out),)*
+                rows => unreachable!("two strips of {rows} rows"),
+            }
+        })?
 
         /// `L`: lines of one group.
         #[target_feature(enable = $features)]
@@ -205,14 +248,15 @@ macro_rules! code_products {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use code_products;
 
-/// out[i] = the 16 outputs of row `rows[i]`.
+/// out[s * rows.len() + i] = the 16 outputs of strip `strip + s` of row `rows[i]`.
 #[inline(always)]
 pub fn matmul<C: CodeProducts>(p: &Product<'_>, out: &mut [Lanes]) {
+    assert!(!p.rows.is_empty() && out.len() == p.strips * p.rows.len(), "outputs of another number");
     match p.w.kind {
-        Kind::Codes(codes, scales) => C::rows(p, codes, scales, out),
-        Kind::Floats(Float::F32) => floats::rows::<floats::F32>(p, out),
-        Kind::Floats(Float::F16) => floats::rows::<floats::F16>(p, out),
-        Kind::Floats(Float::Bf16) => floats::rows::<floats::Bf16>(p, out),
-        Kind::E4m3 { group } => floats::scaled_rows(p, group, out),
+        Kind::Codes(codes, scales) => C::strips(p, codes, scales, out),
+        Kind::Floats(Float::F32) => p.each_strip(out, floats::rows::<floats::F32>),
+        Kind::Floats(Float::F16) => p.each_strip(out, floats::rows::<floats::F16>),
+        Kind::Floats(Float::Bf16) => p.each_strip(out, floats::rows::<floats::Bf16>),
+        Kind::E4m3 { group } => p.each_strip(out, |p, out| floats::scaled_rows(p, group, out)),
     }
 }

@@ -76,7 +76,7 @@ pub unsafe fn block_by<G: GroupSums, const C: u8, const S: u8, const L: usize, c
     out: &mut [Lanes],
 ) {
     let Input::Codes { codes, starts, d, ds, tiles, groups, .. } = p.x else { return };
-    let mut tile = TileOf::<C, S, L>::strip(p, tiles, groups);
+    let mut tile = TileOf::<C, S, L>::strip(p, 0, tiles, groups);
     let (mut x, mut starts_at) = ([codes.as_ptr(); R], [starts.as_ptr(); R]);
     let (mut d_at, mut ds_at) = ([d.as_ptr(); R], [ds.as_ptr(); R]);
     for r in 0..R {

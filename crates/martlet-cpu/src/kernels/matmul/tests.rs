@@ -73,10 +73,14 @@ fn check(kernels: &KernelSet, w: &Weights, x: &[f32], want: &[Vec<f32>], what: &
         &[16],
         &[6, 0, 3, 3, 1, 15],
     ] {
-        for (strip, input) in (0..w.strips()).flat_map(|i| [(i, of(&acts.blocks)), (i, of(&[]))]) {
-            let mut out = vec![[0.0; LANES]; picked.len()];
-            (kernels.matmul)(&Product { w, strip, x: input, rows: picked }, &mut out);
-            for (got, &row) in out.iter().zip(picked) {
+        // Each strip by itself, and each with the one after it.
+        let places =
+            (0..w.strips()).flat_map(|i| (1..=STRIPS).map(move |n| (i, n))).filter(|(i, n)| i + n <= w.strips());
+        for ((strip, strips), blocks) in places.flat_map(|place| [(place, &acts.blocks[..]), (place, &[])]) {
+            let mut out = vec![[0.0; LANES]; strips * picked.len()];
+            (kernels.matmul)(&Product { w, strip, strips, next: &[], x: of(blocks), rows: picked }, &mut out);
+            for (i, got) in out.iter().enumerate() {
+                let (strip, row) = (strip + i / picked.len(), picked[i % picked.len()]);
                 for n in strip * LANES..w.rows.min((strip + 1) * LANES) {
                     let want = want[row as usize][n];
                     let got = got[n % LANES];

@@ -1,8 +1,9 @@
 //! Products of integer codes with AVX-512 VNNI: `vpdpbusd` multiplies 64 unsigned by 64 signed bytes and adds the
 //! products to 16 sums, four to a lane.
 //!
-//! bytes: each line of a tile once per block of 1, 2, 4 or 8 rows; from memory once per call, asked for [`AHEAD`] bytes
-//!   before it is needed. One row's activations of a tile are 64 bytes.
+//! bytes: each line of a tile once per block of 1, 2, 4 or 8 rows; from memory once per call, asked for about [`AHEAD`]
+//!   bytes before it is needed. One row's activations of a tile are 64 bytes. 1, 2, 4 and 8 rows read two strips at a
+//!   time, a tile of each in turn: of 35 GB/s that a Xeon (Sapphire Rapids) reads, one row then gets 29 for 25.
 //! layout: a line of 8-bit codes, or the low or high nibbles of a line of 4-bit codes, is one operand whose 32-bit lane
 //!   is the output; the other is four codes of the row, the same for all lanes.
 //! instructions for a line of 4-bit codes: one row 6 (load, prefetch, 2 masks, 2 products that read their broadcast
@@ -14,86 +15,155 @@
 
 use super::kinds::*;
 use super::{CodeProducts, Input, Product, SLICE, TileOf, code_products, codes, for_scheme};
-use crate::lanes::{LANES, Lanes};
+use crate::acts::{Starts, Tile};
+use crate::lanes::Lanes;
 use crate::tiles::{Codes, LINE, Scales, TILE_K};
 use std::arch::x86_64::*;
 
-/// Bytes from the line in work to the line that is fetched: of 0 to 16 KiB all from 2 on were equal, and best. Strips
-/// follow each other in memory, so the end of one asks for the next.
-const AHEAD: usize = 4096;
+/// Bytes from the tile in work to the one that is asked for, about. On a Zen 4 of 0 to 16 KiB all from 2 on were equal, and
+/// best; on a Xeon 1 and 2 were.
+pub const AHEAD: usize = 2048;
 
 pub struct Vnni;
 
-code_products!(Vnni, "avx512f,avx512bw,avx512vnni", [8, 4, 2, 1]);
+code_products!(Vnni, "avx512f,avx512bw,avx512vnni", [8, 4, 2, 1], two: [8, 4, 2, 1]);
 
-/// The `R` rows from `first` on at once: a = fma(s, f32(I) * d, a) for each group, then a = fma(b, ds, a); or for scales
-/// that are whole numbers without minima, the order of q6_k.
-// Never inlined: the registers of one block do not go round in two.
+// Never inlined, both: the registers of one block do not go round in two.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn block<const C: u8, const S: u8, const L: usize, const R: usize>(p: &Product<'_>, first: usize, out: &mut [Lanes]) {
+    block_of::<C, S, L, R, 1>(p, first, out);
+}
+
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn block_of_two<const C: u8, const S: u8, const L: usize, const R: usize>(p: &Product<'_>, out: &mut [Lanes]) {
+    block_of::<C, S, L, R, 2>(p, 0, out);
+}
+
+/// The `R` rows from `first` on of `N` strips at once: a = fma(s, f32(I) * d, a) for each group, then a = fma(b, ds, a);
+/// or for scales that are whole numbers without minima, the order of q6_k.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn block_of<const C: u8, const S: u8, const L: usize, const R: usize, const N: usize>(
+    p: &Product<'_>,
+    first: usize,
+    out: &mut [Lanes],
+) {
     let Input::Codes { codes, starts, d, ds, tiles, groups, .. } = p.x else { return };
-    let mut tile = TileOf::<C, S, L>::strip(p, tiles, groups);
-    let (mut x, mut starts_at) = ([codes.as_ptr(); R], [starts.as_ptr(); R]);
-    let (mut d_at, mut ds_at) = ([d.as_ptr(); R], [ds.as_ptr(); R]);
-    for r in 0..R {
-        let row = p.rows[first + r] as usize;
-        x[r] = codes[row * tiles..(row + 1) * tiles].as_ptr();
+    let mut x = [Row { codes: codes.as_ptr(), starts: starts.as_ptr(), d: d.as_ptr(), ds: ds.as_ptr() }; R];
+    for (x, row) in x.iter_mut().zip(&p.rows[first..]) {
+        let row = *row as usize;
+        x.codes = codes[row * tiles..(row + 1) * tiles].as_ptr();
         if S == WHOLE {
-            starts_at[r] = starts[row * tiles..(row + 1) * tiles].as_ptr();
+            x.starts = starts[row * tiles..(row + 1) * tiles].as_ptr();
         }
-        d_at[r] = d[row * groups..(row + 1) * groups].as_ptr();
-        ds_at[r] = ds[row * groups..(row + 1) * groups].as_ptr();
+        x.d = d[row * groups..(row + 1) * groups].as_ptr();
+        x.ds = ds[row * groups..(row + 1) * groups].as_ptr();
     }
-    let out = &mut out[first..first + R];
-    out.fill([0.0; LANES]);
-    let mut factors = (_mm512_setzero_ps(), _mm512_setzero_ps());
+    let mut tile = [std::ptr::null(); N];
+    for (n, tile) in tile.iter_mut().enumerate() {
+        *tile = TileOf::<C, S, L>::strip(p, n, tiles, groups);
+    }
+    // Bytes from the end of these strips to where reading goes on.
+    let jump = p.next.as_ptr().addr().wrapping_sub(tile[0].addr() + p.w.strip(p.strip).len());
+    let mut y = [[_mm512_setzero_ps(); R]; N];
+    let mut factors = [(_mm512_setzero_ps(), _mm512_setzero_ps()); N];
     for slice in (0..tiles).step_by(SLICE / TILE_K) {
-        let mut a = [_mm512_setzero_ps(); R];
+        let mut a = [[_mm512_setzero_ps(); R]; N];
         for t in slice..tiles.min(slice + SLICE / TILE_K) {
-            // SAFETY: tile t of `tiles` in the strip, and of each row; group `act` of `groups`: the slices above hold
-            // them all. `tile` moves on by one tile for each t, and by one line of factors for every second.
-            unsafe {
-                if TileOf::<C, S, L>::WHOLE && t % 2 == 0 {
-                    factors = pairs::<F16>(line_at::<C>(tile));
-                    tile = tile.add(LINE);
-                }
-                ask_for_tile::<C, S, L>(tile);
-                let mut total = [_mm512_setzero_ps(); R];
-                for g in 0..TileOf::<C, S, L>::GROUPS {
-                    let four = x.map(|x| x.add(t).cast::<i32>().add(g * TILE_K / 4 / TileOf::<C, S, L>::GROUPS));
-                    let mut start = [_mm512_setzero_si512(); R];
-                    if S == WHOLE {
-                        start = starts_at.map(|starts| _mm512_set1_epi32((*starts.add(t))[g]));
-                    }
-                    let sums = sum_group::<C, L, R>(tile, g, four, start);
-                    let act = t * TileOf::<C, S, L>::ACT_GROUPS + g;
-                    let (s, b) = scales::<C, S, L>(tile, g, factors);
-                    for r in 0..R {
-                        let sum = _mm512_cvtepi32_ps(sums[r]);
-                        if S == WHOLE {
-                            total[r] = _mm512_fmadd_ps(s, sum, total[r]);
-                            continue;
+            let ahead = TileOf::<C, S, L>::ahead(t, tiles, jump);
+            for tile in tile {
+                ask_for_tile::<C, S, L>(tile.wrapping_add(ahead));
+            }
+            // Written out for each strip, so that the two are interleaved: a loop over them read 7 % less.
+            macro_rules! add_tile {
+                ($n:literal) => {{
+                    let n = $n;
+                    // SAFETY: tile t of `tiles` in the strip, and of each row; group `act` of `groups`: the slices above hold
+                    // them all. `tile` moves on by one tile for each t, and by one line of factors for every second.
+                    unsafe {
+                        if TileOf::<C, S, L>::WHOLE && t % 2 == 0 {
+                            factors[n] = pairs::<F16>(line_at(tile[n]));
+                            tile[n] = tile[n].add(LINE);
                         }
-                        let v = _mm512_mul_ps(sum, _mm512_set1_ps(*d_at[r].add(act)));
-                        a[r] = _mm512_fmadd_ps(s, v, a[r]);
-                        a[r] = _mm512_fmadd_ps(b, _mm512_set1_ps(*ds_at[r].add(act)), a[r]);
+                        let mut total = [_mm512_setzero_ps(); R];
+                        for g in 0..TileOf::<C, S, L>::GROUPS {
+                            let four = x.map(|x| x.codes.add(t).cast::<i32>().add(g * TILE_K / 4 / TileOf::<C, S, L>::GROUPS));
+                            let mut start = [_mm512_setzero_si512(); R];
+                            if S == WHOLE {
+                                start = x.map(|x| _mm512_set1_epi32((*x.starts.add(t))[g]));
+                            }
+                            let sums = sum_group::<C, L, R>(tile[n], g, four, start);
+                            let act = t * TileOf::<C, S, L>::ACT_GROUPS + g;
+                            let (s, b) = scales::<C, S, L>(tile[n], g, factors[n]);
+                            for r in 0..R {
+                                let sum = _mm512_cvtepi32_ps(sums[r]);
+                                if S == WHOLE {
+                                    total[r] = _mm512_fmadd_ps(s, sum, total[r]);
+                                    continue;
+                                }
+                                let v = _mm512_mul_ps(sum, _mm512_set1_ps(*x[r].d.add(act)));
+                                a[n][r] = _mm512_fmadd_ps(s, v, a[n][r]);
+                                a[n][r] = _mm512_fmadd_ps(b, _mm512_set1_ps(*x[r].ds.add(act)), a[n][r]);
+                            }
+                        }
+                        if S == WHOLE {
+                            for r in 0..R {
+                                let v = _mm512_mul_ps(total[r], _mm512_set1_ps(*x[r].d.add(t)));
+                                a[n][r] = _mm512_fmadd_ps(factors[n].1, v, a[n][r]);
+                            }
+                        }
+                        tile[n] = tile[n].add(TileOf::<C, S, L>::BYTES);
                     }
-                }
-                if S == WHOLE {
-                    for r in 0..R {
-                        let v = _mm512_mul_ps(total[r], _mm512_set1_ps(*d_at[r].add(t)));
-                        a[r] = _mm512_fmadd_ps(factors.1, v, a[r]);
-                    }
-                }
-                tile = tile.add(TileOf::<C, S, L>::BYTES);
+                }};
+            }
+            add_tile!(0);
+            if N == 2 {
+                add_tile!(1);
             }
         }
-        for r in 0..R {
-            let y = out[r].as_mut_ptr();
-            // SAFETY: 16 floats of an array of 16 floats.
-            unsafe { _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), a[r])) };
+        for n in 0..N {
+            for r in 0..R {
+                y[n][r] = _mm512_add_ps(y[n][r], a[n][r]);
+            }
         }
+    }
+    for n in 0..N {
+        for (out, y) in out[n * p.rows.len() + first..][..R].iter_mut().zip(y[n]) {
+            // SAFETY: 16 floats of an array of 16 floats.
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), y) };
+        }
+    }
+}
+
+/// Activations of a row.
+#[derive(Clone, Copy)]
+struct Row {
+    codes: *const Tile,
+    starts: *const Starts,
+    d: *const f32,
+    ds: *const f32,
+}
+
+impl<const C: u8, const S: u8, const L: usize> TileOf<C, S, L> {
+    /// Bytes from tile `t` of `tiles` to the one to ask for: about [`AHEAD`], and `jump` more beyond the last.
+    #[inline(always)]
+    fn ahead(t: usize, tiles: usize, jump: usize) -> usize {
+        let ahead = const { (AHEAD + Self::BYTES / 2) / Self::BYTES };
+        let each = const { Self::BYTES + if Self::WHOLE { LINE / 2 } else { 0 } };
+        (ahead * each).wrapping_add(if t + ahead < tiles { 0 } else { jump })
+    }
+}
+
+/// Asks for the lines of a tile, in their order: for codes of 5 to 8 bits memory gave up to a fifth more than to requests
+/// made with each line. An address without memory is no fault.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+pub fn ask_for_tile<const C: u8, const S: u8, const L: usize>(tile: *const u8) {
+    let factors = if TileOf::<C, S, L>::WHOLE { LINE } else { 0 };
+    for line in 0..(TileOf::<C, S, L>::BYTES + factors) / LINE {
+        _mm_prefetch::<_MM_HINT_T0>(tile.wrapping_add(line * LINE).cast());
     }
 }
 
@@ -154,7 +224,7 @@ pub unsafe fn operands<const C: u8, const L: usize>(
     times_16: bool,
 ) -> (__m512i, __m512i) {
     // SAFETY: as this function's caller promises.
-    let line = |i: usize| unsafe { line_at::<C>(tile.add(i * LINE)) };
+    let line = |i: usize| unsafe { line_at(tile.add(i * LINE)) };
     if C == U8 {
         return (line(g * L + 2 * i), line(g * L + 2 * i + 1));
     }
@@ -211,16 +281,13 @@ pub unsafe fn scales<const C: u8, const S: u8, const L: usize>(
     // SAFETY: as this function's caller promises; a group has the lines that are read here.
     unsafe {
         match S {
-            F32 => (_mm512_castsi512_ps(line_at::<C>(at)), _mm512_castsi512_ps(line_at::<C>(at.add(LINE)))),
+            F32 => (_mm512_castsi512_ps(line_at(at)), _mm512_castsi512_ps(line_at(at.add(LINE)))),
             MIDDLE => {
-                if C == U4 {
-                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
-                }
                 let s = _mm512_cvtph_ps(_mm256_load_si256(at.cast()));
                 (s, _mm512_mul_ps(s, _mm512_set1_ps(-TileOf::<C, S, L>::MIDDLE as f32)))
             }
             WHOLE_PAIR => {
-                let words = line_at::<C>(all);
+                let words = line_at(all);
                 let whole = |at: usize| {
                     let shifted = _mm512_srlv_epi32(words, _mm512_set1_epi32(8 * at as i32));
                     _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(255)))
@@ -229,10 +296,10 @@ pub unsafe fn scales<const C: u8, const S: u8, const L: usize>(
                 (_mm512_mul_ps(factors.1, whole(2 * g)), _mm512_mul_ps(min, _mm512_set1_ps(-1.0)))
             }
             WHOLE => {
-                let up = _mm512_sllv_epi32(line_at::<C>(all), _mm512_set1_epi32(24 - 8 * g as i32));
+                let up = _mm512_sllv_epi32(line_at(all), _mm512_set1_epi32(24 - 8 * g as i32));
                 (_mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(up)), _mm512_setzero_ps())
             }
-            _ => pairs::<S>(line_at::<C>(at)),
+            _ => pairs::<S>(line_at(at)),
         }
     }
 }
@@ -249,30 +316,11 @@ fn pairs<const S: u8>(v: __m512i) -> (__m512, __m512) {
     (_mm512_cvtph_ps(s), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)))
 }
 
-/// Asks for the tile [`AHEAD`] of this one, line after line, where its lines are many or are not read in their order:
-/// memory then gives up to a fifth more than to requests made with each line. Those of nibbles are better off with these.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub fn ask_for_tile<const C: u8, const S: u8, const L: usize>(tile: *const u8) {
-    if C != U4 {
-        for line in 0..TileOf::<C, S, L>::BYTES / LINE {
-            _mm_prefetch::<_MM_HINT_T0>(tile.wrapping_add(AHEAD + line * LINE).cast());
-        }
-    }
-}
-
-/// Reads a line, and of nibbles asks for the one [`AHEAD`] of it: an address without memory is no fault.
-///
 /// # Safety
 /// 64 bytes at `line`, which is a multiple of 64.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn line_at<const C: u8>(line: *const u8) -> __m512i {
-    // SAFETY: as the caller promises; a prefetch reads nothing that the program could see.
-    unsafe {
-        if C == U4 {
-            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
-        }
-        _mm512_load_si512(line.cast())
-    }
+unsafe fn line_at(line: *const u8) -> __m512i {
+    // SAFETY: as the caller promises.
+    unsafe { _mm512_load_si512(line.cast()) }
 }
