@@ -27,11 +27,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use terminal::{ColorChoice, Terminal};
 
-/// musl's allocator has one lock for all threads.
-#[cfg(target_env = "musl")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     martlet_session::return_freed_blocks();
     let cli = Cli::parse();

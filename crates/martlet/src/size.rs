@@ -10,6 +10,11 @@ pub fn count(n: u64) -> String {
     scaled(n, 1000.0, &["", "K", "M", "G", "T"])
 }
 
+/// Bytes a second, in powers of 1000.
+pub fn speed(n: u64) -> String {
+    scaled(n, 1000.0, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
+}
+
 /// Units of [`parse`], in lower case.
 const UNITS: [(&str, u64); 13] = [
     ("b", 1),

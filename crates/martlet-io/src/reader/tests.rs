@@ -173,7 +173,7 @@ fn what_can_not_be_opened_or_read_is_an_error() {
     let mut failing = vec![Reader::threads(opened(), 1).unwrap()];
     #[cfg(target_os = "linux")]
     if let Ok(ring) = ring::Ring::new(opened()) {
-        failing.push(Reader { file: opened(), way: Way::Ring(Box::new(ring)) });
+        failing.push(Reader { file: opened(), way: Way::Ring(Box::new(ring)), throttle: None });
     }
     for mut reader in failing {
         let text = failure(&mut reader, piece(0, &content, 8192, 5000));

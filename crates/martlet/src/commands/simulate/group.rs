@@ -52,7 +52,8 @@ struct Dir {
 /// Whether a limit is in force.
 #[derive(Debug)]
 enum Held {
-    By(PathBuf),
+    /// By a group, and what else there is to say of it.
+    By(PathBuf, &'static str),
     /// Not asked for, or why not.
     Not(String),
 }
@@ -129,7 +130,7 @@ impl Group {
         for tree in found.trees(kind) {
             for parent in tree.parents() {
                 match self.hold_below(&tree, &parent, kind, bytes, &found.disks) {
-                    Ok(path) => return Held::By(path),
+                    Ok((path, remark)) => return Held::By(path, remark),
                     Err(e) => why = format!("a control group below {}: {e}", parent.display()),
                 }
             }
@@ -145,7 +146,7 @@ impl Group {
         kind: Kind,
         bytes: u64,
         disks: &[String],
-    ) -> io::Result<PathBuf> {
+    ) -> io::Result<(PathBuf, &'static str)> {
         if tree.second {
             offer(parent, kind)?;
         }
@@ -159,25 +160,21 @@ impl Group {
             remove_dead(parent);
             fs::create_dir(&path)?;
         }
-        match set(&path, tree.second, kind, bytes, disks) {
-            Ok(()) if ours => {}
-            Ok(()) => self.dirs.push(Dir { path: path.clone(), home: tree.root.join(&tree.own) }),
-            Err(e) => {
-                if !ours {
-                    let _ = fs::remove_dir(&path);
-                }
-                return Err(e);
-            }
+        let set = set(&path, tree.second, kind, bytes, disks);
+        match (&set, ours) {
+            (Ok(_), false) => self.dirs.push(Dir { path: path.clone(), home: tree.root.join(&tree.own) }),
+            (Err(_), false) => drop(fs::remove_dir(&path)),
+            _ => {}
         }
-        Ok(path)
+        set.map(|remark| (path, remark))
     }
 
     pub fn holds_memory(&self) -> bool {
-        matches!(self.memory, Held::By(_))
+        matches!(self.memory, Held::By(..))
     }
 
     pub fn holds_reads(&self) -> bool {
-        matches!(self.read, Held::By(_))
+        matches!(self.read, Held::By(..))
     }
 
     /// What is in force, a line for each limit.
@@ -186,23 +183,18 @@ impl Group {
         if let Some(bytes) = limits.memory {
             let bytes = size::bytes(bytes);
             lines.push(match &self.memory {
-                Held::By(path) => format!("memory: {bytes}, held by Linux ({}), without swap", path.display()),
+                Held::By(path, remark) => format!("memory: {bytes}, held by Linux ({}){remark}", path.display()),
                 Held::Not(why) => {
                     format!("memory: {bytes}, NOT held by the system ({why}): only martlet's own budget is smaller")
                 }
             });
         }
         if let Some(bytes) = limits.read {
-            let bytes = size::bytes(bytes);
+            let speed = size::speed(bytes);
             lines.push(match &self.read {
-                Held::By(path) => format!(
-                    "disk: {bytes}/s, held by Linux ({}); files that are in memory already cost nothing",
-                    path.display()
-                ),
+                Held::By(path, remark) => format!("disk: {speed}, held by Linux ({}){remark}", path.display()),
                 Held::Not(why) => {
-                    format!(
-                        "disk: {bytes}/s, NOT held by the system ({why}): only martlet's reads of experts are slower"
-                    )
+                    format!("disk: {speed}, NOT held by the system ({why}): only martlet's reads of experts are slower")
                 }
             });
         }
@@ -228,14 +220,14 @@ impl Group {
 
     /// Bytes at the peak, as Linux counts them: with files that it kept for the group.
     pub fn most_memory(&self) -> Option<u64> {
-        let Held::By(path) = &self.memory else { return None };
+        let Held::By(path, _) = &self.memory else { return None };
         let number = |name: &str| -> Option<u64> { fs::read_to_string(path.join(name)).ok()?.trim().parse().ok() };
         number("memory.peak").or_else(|| number("memory.max_usage_in_bytes"))
     }
 
     /// Whether a process was ended because memory was short.
     pub fn was_short(&self) -> bool {
-        let Held::By(path) = &self.memory else { return false };
+        let Held::By(path, _) = &self.memory else { return false };
         ["memory.events", "memory.oom_control"].iter().any(|name| {
             let text = fs::read_to_string(path.join(name)).unwrap_or_default();
             text.lines().filter_map(|l| l.strip_prefix("oom_kill ")).any(|n| n.trim() != "0")
@@ -278,26 +270,27 @@ fn offer(parent: &Path, kind: Kind) -> io::Result<()> {
 }
 
 /// Sets a limit of a group.
-fn set(path: &Path, second: bool, kind: Kind, bytes: u64, disks: &[String]) -> io::Result<()> {
+fn set(path: &Path, second: bool, kind: Kind, bytes: u64, disks: &[String]) -> io::Result<&'static str> {
     let write = |name: &str, text: String| fs::write(path.join(name), text);
     let limit = bytes.to_string();
+    // The file for swap is not there where the kernel has none, or does not count it.
+    let remark = |swap: io::Result<()>| if swap.is_ok() { ", without swap" } else { "; swap is not held" };
     match (second, kind) {
         (true, Kind::Memory) => {
             write("memory.max", limit)?;
-            // Not there where the kernel has no swap.
-            let _ = write("memory.swap.max", "0".into());
+            return Ok(remark(write("memory.swap.max", "0".into())));
         }
         (false, Kind::Memory) => {
             write("memory.limit_in_bytes", limit.clone())?;
-            // Memory and swap together; not there where the kernel does not count swap.
-            let _ = write("memory.memsw.limit_in_bytes", limit);
+            // Memory and swap together.
+            return Ok(remark(write("memory.memsw.limit_in_bytes", limit)));
         }
         (true, Kind::Read) => disks.iter().try_for_each(|d| write("io.max", format!("{d} rbps={bytes}")))?,
         (false, Kind::Read) => {
             disks.iter().try_for_each(|d| write("blkio.throttle.read_bps_device", format!("{d} {bytes}")))?;
         }
     }
-    Ok(())
+    Ok("; files that are in memory already cost nothing")
 }
 
 /// Removes groups of runs that were killed. One that holds processes stays.
@@ -356,7 +349,8 @@ mod tests {
         assert_eq!((group.most_memory(), group.was_short()), (Some(4096), true));
         let said = group.said(&BOTH);
         assert!(
-            said[0].starts_with("memory: 8.00 GiB, held by Linux") && said[1].contains("/s, held by Linux"),
+            said[0].starts_with("memory: 8.00 GiB, held by Linux")
+                && said[1].starts_with("disk: 1.50 GB/s, held by Linux"),
             "{said:?}"
         );
         // Plain folders with files stay; a kernel's would go.

@@ -48,8 +48,8 @@ pub fn run(args: &Args, settings: &Settings, terminal: Terminal) -> anyhow::Resu
     let found = Found::here();
     let group = Group::new(&found, &limits);
     group.said(&limits).iter().for_each(|line| terminal.note(line));
-    let status = start(args, &limits, &group)?;
-    if let Some(most) = group.most_memory() {
+    let status = start(args, &limits, &group);
+    if let (Ok(_), Some(most)) = (&status, group.most_memory()) {
         terminal.note(&format!("memory at its peak, with files that the system kept: {}", size::bytes(most)));
     }
     if group.was_short() {
@@ -58,7 +58,7 @@ pub fn run(args: &Args, settings: &Settings, terminal: Terminal) -> anyhow::Resu
     if let Some(line) = group.end() {
         terminal.note(&line);
     }
-    match code(status) {
+    match code(status?) {
         0 => Ok(()),
         code => Err(Ended(code).into()),
     }
