@@ -63,7 +63,6 @@ export PATH=$tools/bin:$PATH
 # What is built elsewhere must not differ: no folder of this machine is in the program.
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 export RUSTFLAGS="--remap-path-prefix=$cargo_home=cargo --remap-path-prefix=$root=martlet"
-export CFLAGS="-ffile-prefix-map=$cargo_home=cargo"
 export MARTLET_RELEASE_URL=$url
 
 for arch in $archs; do

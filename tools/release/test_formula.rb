@@ -22,7 +22,9 @@ class Place
     pairs.each { |from, to| FileUtils.cp(from, File.join(@path, to)) }
   end
 
-  def to_s = @path
+  def to_s
+    @path
+  end
 end
 
 class Formula
@@ -33,9 +35,19 @@ class Formula
       define_method(name) { |value| (@said ||= {})[name] = value }
     end
 
-    def depends_on(what) = raise("#{what} is not simulated") unless what == :linux
-    def on_intel = ARCH == "x86_64" && yield
-    def on_arm = ARCH == "aarch64" && yield
+    def depends_on(what)
+      raise "#{what} is not simulated" unless what == :linux
+    end
+
+    def on_intel
+      yield if ARCH == "x86_64"
+    end
+
+    def on_arm
+      yield if ARCH == "aarch64"
+    end
+
+    # What follows it needs Homebrew.
     def test; end
   end
 

@@ -5,9 +5,11 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+const MARTLET: &str = env!("CARGO_BIN_EXE_martlet");
+
 /// Exit code, standard output, standard error.
 fn ran(args: &[&str]) -> (i32, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
+    let mut command = Command::new(MARTLET);
     std::env::vars().map(|(name, _)| name).filter(|name| name.starts_with("MARTLET_")).for_each(|name| {
         command.env_remove(name);
     });
@@ -45,9 +47,13 @@ fn the_command_is_told_what_the_system_does_not_hold() {
 fn what_can_not_be_simulated_is_refused() {
     for (args, code, word) in [
         (&["simulate", "--", "true"][..], 2, "--memory 8GiB, --disk 1.5GB/s"),
-        (&["simulate", "--memory", "1GiB"], 2, "COMMAND"),
-        (&["simulate", "--disk", "0", "--", "true"], 2, "above 0"),
-        (&["simulate", "--memory", "1GiB", "--", "no-such-program-here"], 1, "no-such-program-here can not be started"),
+        (&["simulate", "--memory", "1GiB"][..], 2, "COMMAND"),
+        (&["simulate", "--disk", "0", "--", "true"][..], 2, "above 0"),
+        (
+            &["simulate", "--memory", "1GiB", "--", "no-such-program-here"][..],
+            1,
+            "no-such-program-here can not be started",
+        ),
     ] {
         let (found, out, said) = ran(args);
         assert!((found, out.as_str()) == (code, "") && said.contains(word), "{args:?}: {found} {said}");
@@ -91,13 +97,24 @@ fn a_slower_disk_changes_no_text() {
     let ask = ["generate", "-q", "-m", pack, "--experts", "stream", "--greedy", "-n", "12", "Once upon a time"];
     let (code, fast, said) = ran(&ask);
     assert_eq!(code, 0, "{said}");
+    let plan = |disk: &str| {
+        let args = ["plan", pack, "--experts", "stream", "--speed", "--json"];
+        let (code, out, said) =
+            ran(&[&["simulate", "--disk", disk, "--", "env", "MARTLET_DISK_LIMIT=1MB/s", MARTLET][..], &args].concat());
+        assert_eq!(code, 0, "{said}");
+        serde_json::from_str::<Value>(&out).unwrap()["speed"].take()
+    };
+    let speed = plan("900MB/s");
+    let number =
+        |path: &str| speed.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path} in {speed}"));
+    assert!(number("/streaming/disk") <= 1e6 && number("/memory") > 1e6, "{speed}");
+    let (even, favourites) = (number("/tokens_per_second/0"), number("/tokens_per_second/1"));
+    assert!(even > 0.0 && favourites >= even, "{speed}");
     let slow = [&["simulate", "--disk", "20MB/s", "--", "martlet"][..], &ask].concat();
     let (code, slow, said) = ran(&slow);
     assert_eq!((code, &slow), (0, &fast), "{said}");
-    let (code, limited, said) = ran(&[
-        &["simulate", "--disk", "20MB/s", "--", "env", "MARTLET_DISK_LIMIT=20MB/s", env!("CARGO_BIN_EXE_martlet")][..],
-        &ask,
-    ]
-    .concat());
+    let limited =
+        [&["simulate", "--disk", "900MB/s", "--", "env", "MARTLET_DISK_LIMIT=20MB/s", MARTLET][..], &ask].concat();
+    let (code, limited, said) = ran(&limited);
     assert_eq!((code, &limited), (0, &fast), "{said}");
 }
