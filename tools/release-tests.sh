@@ -33,23 +33,19 @@ if [ "${1:-}" != --built ]; then
     tools/release.sh --out "$files" --url "$url"
 fi
 version=$(cat "$files/latest")
-arm() { qemu-aarch64 -cpu "${cpu:-max}" "$@"; }
 
 # A program that was installed answers as README says, with the model that is inside, and without any file beside it.
-answers() {
+answers() { # COMMAND...
     local answer
     [ "$("$@" --version)" = "martlet $version" ] || fail "$*: not version $version"
-    answer=$(env -i HOME="$work/nobody" "$@" chat "hello" </dev/null 2>/dev/null) || fail "$*: chat failed"
+    answer=$(env -i PATH="$PATH" HOME="$work/nobody" "$@" chat "hello" </dev/null 2>/dev/null) || fail "$*: chat failed"
     [ -n "$answer" ] || fail "$*: no answer"
     printf '%s: %s\n' "$*" "$answer"
 }
-PATH_FOR_ARM=$PATH
-answers_on_arm() {
-    local answer
-    answer=$(env -i PATH="$PATH_FOR_ARM" HOME="$work/nobody" qemu-aarch64 -cpu max "$1" chat "hello" </dev/null 2>/dev/null) || fail "$1: chat failed on Arm"
-    [ -n "$answer" ] || fail "$1: no answer on Arm"
-    [ "$(arm "$1" --version)" = "martlet $version" ] || fail "$1: not version $version"
-    printf '%s: %s\n' "$1" "$answer"
+# The same on an Arm processor: one with all of its instruction sets, and an old one.
+answers_on_arm() { # PROGRAM
+    answers qemu-aarch64 -cpu max "$1"
+    answers qemu-aarch64 -cpu cortex-a53 "$1"
 }
 
 step "files"
