@@ -10,7 +10,7 @@
 #   latest                              the version, for install.sh and the notice of new versions
 #
 # All of them belong into one folder of a web server, whose address is --url: install.sh looks there, and so does the
-# program for news (never without --url). The same sources and tools give the same bytes.
+# program for news (never without --url). The same programs give the same packages, byte for byte.
 #
 # Usage: tools/release.sh [--out FOLDER] [--url URL] [--arch "x86_64 aarch64"]
 # Needs a Rust toolchain with rustup, Python 3 with venv, and dpkg-deb. Zig (C compiler and linker for both) and wheel come
