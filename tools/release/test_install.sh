@@ -175,9 +175,9 @@ for _ in $(seq 100); do
     sleep 0.1
 done
 before=$(sha256sum "$bin/martlet")
-for signal in TERM HUP; do
-    # A group of its own, as a terminal gives: the signal is for all of it.
-    setsid env -i HOME="$home" PATH="$with_curl" sh "$files/install.sh" >"$work/said" 2>&1 </dev/null &
+for signal in INT TERM HUP; do
+    # A group of its own, as a terminal gives: the signal is for all of it. What runs in the background is deaf to some.
+    setsid env --default-signal -i HOME="$home" PATH="$with_curl" sh "$files/install.sh" >"$work/said" 2>&1 </dev/null &
     leader=$!
     for _ in $(seq 200); do
         compgen -G "$bin/.martlet-install.*/archive" >/dev/null && break
