@@ -13,6 +13,7 @@ mod fetch;
 mod http;
 mod listing;
 mod part;
+pub mod release;
 pub mod select;
 mod store;
 mod target;

@@ -10,6 +10,7 @@
 #[cfg(target_os = "linux")]
 mod ring;
 mod threads;
+mod throttle;
 
 use crate::disk::FileRead;
 use crate::slots::{SLOT_ALIGN, Slot};
@@ -70,6 +71,7 @@ pub struct Done {
 pub struct Reader {
     file: Arc<Opened>,
     way: Way,
+    throttle: Option<throttle::Throttle>,
 }
 
 enum Way {
@@ -103,7 +105,7 @@ impl Reader {
         if file.direct
             && let Ok(ring) = ring::Ring::new(file.clone())
         {
-            return Ok(Reader { file, way: Way::Ring(Box::new(ring)) });
+            return Ok(Reader { file, way: Way::Ring(Box::new(ring)), throttle: None });
         }
         Reader::threads(file, threads)
     }
@@ -115,7 +117,12 @@ impl Reader {
 
     fn threads(file: Arc<Opened>, threads: usize) -> Result<Reader, ReadError> {
         let way = Way::Threads(threads::Threads::new(file.clone(), threads)?);
-        Ok(Reader { file, way })
+        Ok(Reader { file, way, throttle: None })
+    }
+
+    /// From now on gives at most so many bytes a second, as a slower disk would. Nothing may be in flight.
+    pub fn limit(&mut self, bytes_per_second: u64) {
+        self.throttle = Some(throttle::Throttle::new(bytes_per_second));
     }
 
     /// Whether the system's cache is passed by.
@@ -137,6 +144,7 @@ impl Reader {
         let whole = piece.bytes.next_multiple_of(SLOT_ALIGN);
         assert!(whole <= slot.len(), "{} bytes for a slot of {}", piece.bytes, slot.len());
         assert!(piece.offset.is_multiple_of(SLOT_ALIGN as u64), "a piece at byte {}", piece.offset);
+        self.throttle.iter_mut().for_each(|t| t.asked(piece.bytes));
         match &mut self.way {
             #[cfg(target_os = "linux")]
             Way::Ring(ring) => ring.submit(piece, slot),
@@ -146,24 +154,47 @@ impl Reader {
 
     /// The next piece that is there, in any order; waits for it. There must be one in flight.
     pub fn wait(&mut self) -> Done {
-        match &mut self.way {
-            #[cfg(target_os = "linux")]
-            Way::Ring(ring) => ring.wait(),
-            Way::Threads(threads) => threads.wait(),
+        loop {
+            if let Some(done) = self.throttle.as_mut().and_then(|t| t.pop()) {
+                return done;
+            }
+            if let Some(rest) = self.throttle.as_ref().and_then(|t| t.rest()) {
+                std::thread::sleep(rest);
+                continue;
+            }
+            let done = match &mut self.way {
+                #[cfg(target_os = "linux")]
+                Way::Ring(ring) => ring.wait(),
+                Way::Threads(threads) => threads.wait(),
+            };
+            match &mut self.throttle {
+                Some(throttle) => throttle.came(done),
+                None => return done,
+            }
         }
     }
 
     /// The next piece, if it is there already.
     pub fn poll(&mut self) -> Option<Done> {
-        match &mut self.way {
-            #[cfg(target_os = "linux")]
-            Way::Ring(ring) => ring.poll(),
-            Way::Threads(threads) => threads.poll(),
+        loop {
+            let done = match &mut self.way {
+                #[cfg(target_os = "linux")]
+                Way::Ring(ring) => ring.poll(),
+                Way::Threads(threads) => threads.poll(),
+            };
+            match (&mut self.throttle, done) {
+                (None, done) => return done,
+                (Some(throttle), Some(done)) => throttle.came(done),
+                (Some(throttle), None) => return throttle.pop(),
+            }
         }
     }
 
     /// For how long anything was being read so far. What is there counts until it is taken with io_uring.
     pub fn busy(&self) -> Duration {
+        if let Some(throttle) = &self.throttle {
+            return throttle.busy();
+        }
         match &self.way {
             #[cfg(target_os = "linux")]
             Way::Ring(ring) => ring.busy(),

@@ -30,6 +30,8 @@ pub struct Options {
     /// Bytes of memory for everything: weights, buffers, states, keys, values, caches. `None`: what the weights need, and
     /// seven eighths of what is free beside them.
     pub memory: Option<u64>,
+    /// Experts are read from disk at most so many bytes a second, as from a slower one.
+    pub disk_limit: Option<u64>,
     /// Threads that compute; `None`: one for each core that this process may use.
     pub threads: Option<usize>,
     /// Instructions that the CPU device uses; `None`: the best that the machine has. It never changes a result.
@@ -65,6 +67,7 @@ impl Default for Options {
             load: Load::Map,
             experts: Experts::Auto,
             memory: None,
+            disk_limit: None,
             threads: None,
             isa: None,
             context: None,
@@ -376,7 +379,8 @@ impl OnDevice for Start<'_> {
         let scheme = most.map_or(String::new(), |s| s.scheme.clone());
         let (model, experts, plan, streaming) = if before.experts > 0 {
             checkpoint.prefetch();
-            let experts = Streamed::new(&d, &spec, checkpoint, before.experts)?;
+            let mut experts = Streamed::new(&d, &spec, checkpoint, before.experts)?;
+            options.disk_limit.iter().for_each(|limit| experts.limit_disk(*limit));
             let (control, model) = (experts.control(), Model::load_dense(&d, checkpoint, spec, progress)?);
             let experts: Box<dyn ExpertProvider<Timed<D>> + Send> = Box::new(experts);
             (model, experts, before, Some(control))

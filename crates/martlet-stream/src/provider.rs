@@ -189,6 +189,11 @@ impl<D: Device> Streamed<D> {
         Ok(Streamed { layers, device, slots, scores, slot_bytes, step, reader, control, stats })
     }
 
+    /// Reads at most so many bytes a second, as from a slower disk.
+    pub fn limit_disk(&mut self, bytes_per_second: u64) {
+        self.reader.limit(bytes_per_second);
+    }
+
     /// For those who want to know or to change how much is held.
     pub fn control(&self) -> Arc<Control> {
         self.control.clone()

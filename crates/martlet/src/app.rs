@@ -4,6 +4,7 @@ use crate::cli::SamplingArgs;
 use crate::embedded;
 use crate::exit::Usage;
 use crate::interrupt::Interrupt;
+use crate::news::News;
 use crate::paths;
 use crate::settings::Settings;
 use crate::size;
@@ -18,6 +19,7 @@ pub struct App {
     pub settings: Settings,
     pub terminal: Terminal,
     pub interrupt: Interrupt,
+    pub news: Option<News>,
 }
 
 impl App {
@@ -46,6 +48,7 @@ impl App {
             threads: settings.threads,
             isa: settings.isa,
             memory: settings.memory,
+            disk_limit: settings.disk_limit,
             context: settings.context,
             prefill_chunk: settings.prefill_chunk,
             kv: settings.kv,
@@ -73,6 +76,7 @@ impl App {
     /// The same for so many sequences at a time.
     pub fn open_for(&self, sequences: usize) -> anyhow::Result<Session> {
         let options = Options { sequences, ..self.options()? };
+        self.news.iter().for_each(News::ask);
         if self.settings.model.is_none() {
             self.terminal.note(embedded::WHO_SPEAKS);
         }

@@ -2,7 +2,7 @@
 
 use crate::commands::{
     bench, benchtest, cache, chat, config, generate, inspect, models, pack, plan, pull, quantize, replay, serve,
-    service, stats, synthetic, template, tokenize, trace_experts,
+    service, simulate, stats, synthetic, template, tokenize, trace_experts,
 };
 use crate::exit;
 use crate::settings::KV;
@@ -72,6 +72,8 @@ pub enum Command {
     Synthetic(synthetic::Args),
     /// Record which experts a model chooses, and how often they would be in memory under several policies
     TraceExperts(trace_experts::Args),
+    /// Run a command as if on a machine with less memory and a slower disk
+    Simulate(simulate::Args),
     /// Look after what the prefix cache keeps on disk
     Cache(cache::Args),
     /// Show settings and where they come from

@@ -68,6 +68,11 @@ pub enum ServiceError {
 #[error("interrupted")]
 pub struct Interrupted;
 
+/// The command that `simulate` ran has ended so; what there was to say it has said itself.
+#[derive(Debug, thiserror::Error)]
+#[error("the command has ended with {0}")]
+pub struct Ended(pub u8);
+
 /// The exit code of an error.
 pub fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
@@ -97,6 +102,9 @@ pub fn code(error: &anyhow::Error) -> u8 {
             Some(ServiceError::NotRunning) => return NOT_RUNNING,
             Some(ServiceError::NotInstalled) => return NOT_INSTALLED,
             None => {}
+        }
+        if let Some(Ended(code)) = cause.downcast_ref() {
+            return *code;
         }
         if cause.is::<Interrupted>() {
             return INTERRUPTED;

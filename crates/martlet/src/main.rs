@@ -9,6 +9,7 @@ mod exit;
 mod http;
 mod input;
 mod interrupt;
+mod news;
 mod paths;
 mod settings;
 mod size;
@@ -20,6 +21,7 @@ use cli::{Cli, Command};
 use commands::config::What;
 use commands::service;
 use interrupt::Interrupt;
+use news::News;
 use settings::{ConfigFile, Layers, Settings};
 use std::path::Path;
 use std::process::ExitCode;
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let code = exit::code(&error);
-            if code != 0 && code != exit::INTERRUPTED {
+            if code != 0 && code != exit::INTERRUPTED && !error.is::<exit::Ended>() {
                 // Settings may be what is wrong: the error is shown with what needs none.
                 let color = cli.global.color.as_deref().and_then(|c| c.parse().ok()).unwrap_or(ColorChoice::Auto);
                 Terminal::new(color, false, &environment).error(&exit::lines(&error));
@@ -69,6 +71,10 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Benchtest(args) => commands::benchtest::run(args, &app(cli)?),
         Command::Synthetic(args) => commands::synthetic::run(args, &app(cli)?),
         Command::TraceExperts(args) => commands::trace_experts::run(args, &app(cli)?),
+        Command::Simulate(args) => {
+            let (settings, terminal) = settled(cli)?;
+            commands::simulate::run(args, &settings, terminal)
+        }
         Command::Cache(args) => commands::cache::run(args, &app(cli)?),
         // The rest works where the settings are wrong.
         Command::Service(args) => match &args.what {
@@ -86,15 +92,22 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     }
 }
 
-/// Settings resolved, Ctrl-C taken over.
-fn app(cli: &Cli) -> anyhow::Result<App> {
+/// Settings resolved.
+fn settled(cli: &Cli) -> anyhow::Result<(Settings, Terminal)> {
     let file = match paths::config_file(&environment) {
         Some((path, named)) => ConfigFile::read(&path, named)?,
         None => None,
     };
     let settings = Settings::resolve(&Layers { flags: cli.flags(), environment: &environment, file })?;
     let terminal = Terminal::new(settings.color, settings.quiet, &environment);
-    Ok(App { settings, terminal, interrupt: Interrupt::install()? })
+    Ok((settings, terminal))
+}
+
+/// The same, and Ctrl-C taken over.
+fn app(cli: &Cli) -> anyhow::Result<App> {
+    let (settings, terminal) = settled(cli)?;
+    let news = News::new(&settings, terminal);
+    Ok(App { settings, terminal, interrupt: Interrupt::install()?, news })
 }
 
 fn plain() -> Terminal {

@@ -18,6 +18,12 @@ pub fn cache_dir() -> Option<PathBuf> {
     Some(base.cache_dir().join("martlet").join("prefix"))
 }
 
+/// What is known of newer versions; `None` where there is no home.
+pub fn news_file() -> Option<PathBuf> {
+    let base = etcetera::choose_base_strategy().ok()?;
+    Some(base.cache_dir().join("martlet").join("news.json"))
+}
+
 /// Installed models, unless a setting names another folder; `None` where there is no home.
 pub fn models_dir() -> Option<PathBuf> {
     let base = etcetera::choose_base_strategy().ok()?;

@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 46] = [
+pub const SETTINGS: [(&str, &str, &str); 48] = [
     (
         "model",
         "fledgling",
@@ -34,6 +34,7 @@ pub const SETTINGS: [(&str, &str, &str); 46] = [
         "most prompt tokens computed in one step; never changes a result",
     ),
     ("memory", "most of what is free", "bytes for weights, keys, values and caches together, such as 12GiB"),
+    ("disk_limit", "none", "experts are read from disk at most so fast, such as 1.5GB/s, as from a slower one"),
     ("kv", "f16 (f32 on the reference device)", "how keys and values are kept: f16, f32, or q8 (half of f16)"),
     ("accept", "same", "same: drafts never change a text; rejection: more drafts are right, and texts depend on them"),
     ("drafter", "auto", "who guesses next tokens, which never changes a text: auto, none, mtp or suffix"),
@@ -50,6 +51,11 @@ pub const SETTINGS: [(&str, &str, &str); 46] = [
     ("cache_dir", "martlet/prefix in the platform's cache folder", "folder of the prefix cache on disk"),
     ("color", "auto", "auto, always or never"),
     ("quiet", "false", "print nothing but answers and errors"),
+    (
+        "update_check",
+        "true",
+        "ask once a day whether a newer version is out, on a terminal, in builds that know where; nothing is sent",
+    ),
     ("think", "the template's choice", "true: think before the answer; false: do not"),
     ("system", "none", "system message of a chat"),
     ("max_tokens", "-1", "most tokens of an answer; negative: until its end or the context's"),
@@ -95,6 +101,8 @@ pub struct Settings {
     pub context: Option<usize>,
     pub prefill_chunk: Option<usize>,
     pub memory: Option<u64>,
+    /// Bytes a second.
+    pub disk_limit: Option<u64>,
     pub kv: Option<KvScheme>,
     pub accept: Accept,
     pub drafter: DrafterChoice,
@@ -105,6 +113,8 @@ pub struct Settings {
     pub cache_dir: Option<PathBuf>,
     pub color: ColorChoice,
     pub quiet: bool,
+    /// Only builds that know where releases are ask: [`crate::news`].
+    pub update_check: bool,
     pub think: Option<bool>,
     pub system: Option<String>,
     /// None: until the end of the answer or of the context.
@@ -267,6 +277,7 @@ impl Settings {
             context: r.pick("context", tokens)?,
             prefill_chunk: r.pick("prefill_chunk", count)?,
             memory: r.pick("memory", size::parse)?,
+            disk_limit: r.pick("disk_limit", size::parse_speed)?,
             kv: r.pick("kv", kv)?,
             accept: r.pick("accept", Accept::from_str)?.unwrap_or_default(),
             drafter: r.pick("drafter", DrafterChoice::from_str)?.unwrap_or_default(),
@@ -275,6 +286,7 @@ impl Settings {
             cache_dir: r.pick("cache_dir", text)?.map(PathBuf::from),
             color: r.pick("color", ColorChoice::from_str)?.unwrap_or_default(),
             quiet: r.pick("quiet", flag)?.unwrap_or(false),
+            update_check: r.pick("update_check", flag)?.unwrap_or(true),
             think: r.pick("think", flag)?,
             system: r.pick("system", text)?,
             max_tokens: r.pick("max_tokens", number::<i64>)?.and_then(|n| usize::try_from(n).ok()),

@@ -10,6 +10,11 @@ pub fn count(n: u64) -> String {
     scaled(n, 1000.0, &["", "K", "M", "G", "T"])
 }
 
+/// Bytes a second, in powers of 1000.
+pub fn speed(n: u64) -> String {
+    scaled(n, 1000.0, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
+}
+
 /// Units of [`parse`], in lower case.
 const UNITS: [(&str, u64); 13] = [
     ("b", 1),
@@ -39,6 +44,15 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let (_, factor) = known.ok_or_else(|| format!("\"{unit}\" is no unit; known are B, KiB, MiB, GiB and TiB"))?;
     let bytes = number * *factor as f64;
     if bytes >= u64::MAX as f64 { Err("it is too large".to_string()) } else { Ok(bytes as u64) }
+}
+
+/// Reads bytes a second such as 1.5GB/s, 800MiB/s or 2G.
+pub fn parse_speed(text: &str) -> Result<u64, String> {
+    let size = text.strip_suffix("/s").unwrap_or(text).trim_end();
+    match parse(size).map_err(|e| format!("{e} (a speed is expected, such as 1.5GB/s)"))? {
+        0 => Err("a speed above 0 is expected, such as 1.5GB/s".to_string()),
+        speed => Ok(speed),
+    }
 }
 
 fn scaled(n: u64, base: f64, units: &[&str]) -> String {
@@ -82,6 +96,16 @@ mod tests {
             ("99999999999T", "too large"),
         ] {
             assert!(parse(text).unwrap_err().contains(word), "{text}: {:?}", parse(text));
+        }
+    }
+
+    #[test]
+    fn speeds_are_read() {
+        for (text, speed) in [("1.5GB/s", 1_500_000_000), ("800 MiB/s", 800 << 20), ("2g", 2 << 30)] {
+            assert_eq!(parse_speed(text), Ok(speed), "{text}");
+        }
+        for text in ["0", "0GB/s", "1500", "fast", "1GB/h", "/s"] {
+            assert!(parse_speed(text).unwrap_err().contains("such as 1.5GB/s"), "{text}: {:?}", parse_speed(text));
         }
     }
 

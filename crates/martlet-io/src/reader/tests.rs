@@ -58,6 +58,39 @@ fn pieces_come_whole_in_any_number() {
 }
 
 #[test]
+fn a_slower_disk_gives_the_same_pieces_later() {
+    const PIECES: usize = 6;
+    const LEN: usize = 500_000;
+    /// Bytes a second: the pieces take 60 ms.
+    const RATE: u64 = 50_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let (path, content) = file(&dir, 4 << 20);
+    for mut reader in readers(&path, 4) {
+        reader.limit(RATE);
+        for _ in 0..2 {
+            // What is not asked for while nobody reads is not given later.
+            std::thread::sleep(Duration::from_millis(5));
+            let started = Instant::now();
+            for (i, slot) in Slot::many(PIECES, SLOT).unwrap().into_iter().enumerate() {
+                reader.submit(piece(i as u64, &content, i * 4096, LEN), slot);
+            }
+            assert!(reader.poll().is_none(), "the first takes 10 ms");
+            for n in 1..=PIECES as u64 {
+                let done = reader.wait();
+                done.result.unwrap();
+                assert!(done.slot[..LEN] == content[done.ticket as usize * 4096..][..LEN]);
+                assert!(
+                    started.elapsed() >= Duration::from_secs_f64((n * LEN as u64) as f64 / RATE as f64),
+                    "piece {n}"
+                );
+            }
+            assert!(reader.poll().is_none());
+        }
+        assert!(reader.busy() >= Duration::from_millis(120));
+    }
+}
+
+#[test]
 fn a_reader_can_be_dropped_while_it_reads() {
     let dir = tempfile::tempdir().unwrap();
     let (path, content) = file(&dir, 4 << 20);
@@ -140,7 +173,7 @@ fn what_can_not_be_opened_or_read_is_an_error() {
     let mut failing = vec![Reader::threads(opened(), 1).unwrap()];
     #[cfg(target_os = "linux")]
     if let Ok(ring) = ring::Ring::new(opened()) {
-        failing.push(Reader { file: opened(), way: Way::Ring(Box::new(ring)) });
+        failing.push(Reader { file: opened(), way: Way::Ring(Box::new(ring)), throttle: None });
     }
     for mut reader in failing {
         let text = failure(&mut reader, piece(0, &content, 8192, 5000));

@@ -15,6 +15,7 @@ pub mod quantize;
 pub mod replay;
 pub mod serve;
 pub mod service;
+pub mod simulate;
 pub mod stats;
 pub mod synthetic;
 pub mod template;

@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::commands::pack;
 use crate::exit::Usage;
+use crate::news::News;
 use crate::{paths, settings, size};
 use anyhow::Context;
 use martlet_hub::{Hub, HubCache, HubOptions, Locked, Snapshot, Store, Target, cache, catalogue, select};
@@ -72,6 +73,7 @@ struct Pull<'a> {
 }
 
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
+    app.news.iter().for_each(News::ask);
     let target = match &args.target {
         Some(text) => Target::parse(text)?,
         None => recommended(app)?,

@@ -1,10 +1,13 @@
 //! `martlet plan`: where the memory would go.
 
+mod speed;
+
 use crate::app::App;
 use crate::settings::KV;
 use crate::size;
 use martlet_session::{Options, Plan, free_memory};
 use serde::Serialize;
+use speed::Speed;
 use std::fmt::Write as _;
 
 #[derive(Debug, clap::Args)]
@@ -16,6 +19,9 @@ pub struct Args {
     /// Conversations at a time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub sequences: u16,
+    /// Measure memory and disk too, which takes some seconds, and say how fast it would answer
+    #[arg(long)]
+    pub speed: bool,
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,
@@ -25,6 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   martlet plan ~/models/Qwen3.5-35B
   martlet plan ~/models/Qwen3.5-35B --memory 24GiB --kv q8
+  martlet plan ~/models/Qwen3.5-35B.martlet --memory 8GiB --speed
   martlet plan ~/models/Qwen3.5-35B --context 64k && echo it fits
   martlet plan --json | jq .context
 
@@ -38,7 +45,8 @@ pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     let source = app.model();
     let options = Options { sequences: args.sequences.into(), ..app.options()? };
     let plan = source.plan(&options)?;
-    let shown = Shown::new(source.name(), &plan, free_memory());
+    let speed = args.speed.then(|| Speed::measure(app, &source, &plan)).transpose()?;
+    let shown = Shown::new(source.name(), &plan, free_memory(), speed);
     let text = match args.json {
         true => serde_json::to_string_pretty(&shown)? + "\n",
         false => shown.text(app.settings.memory.is_some()),
@@ -70,10 +78,12 @@ struct Shown {
     /// Tokens of the longest conversation.
     context: usize,
     model_context: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speed: Option<Speed>,
 }
 
 impl Shown {
-    fn new(model: String, plan: &Plan, free: Option<u64>) -> Shown {
+    fn new(model: String, plan: &Plan, free: Option<u64>, speed: Option<Speed>) -> Shown {
         Shown {
             model,
             memory: plan.memory,
@@ -89,6 +99,7 @@ impl Shown {
             pool: plan.pool,
             context: plan.context,
             model_context: plan.model_context,
+            speed,
         }
     }
 
@@ -117,6 +128,9 @@ impl Shown {
         line("left", known(self.pool), "for keys, values and the prefix cache");
         line("1,000 tokens", size::bytes(self.kv_per_1000_tokens), &format!("of keys and values ({})", self.kv));
         line("context", format!("{} tokens", self.context), &self.verdict());
+        for (name, size, what) in self.speed.iter().flat_map(Speed::lines) {
+            line(name, size, &what);
+        }
         text.lines().map(|l| format!("{}\n", l.trim_end())).collect()
     }
 
