@@ -149,6 +149,8 @@ impl Piecewise {
             let text = format!("{:?} of the source have not been packed", unit.files);
             return Err(WeightsError::file(self.dir.display().to_string(), text));
         }
+        // A journal may have been cut between its tensors and their digests.
+        self.digest_chunks()?;
         self.plan.manifest.weights.blake3 = self.chunks.iter().flatten().copied().collect();
         let bytes = self.plan.bytes();
         write::write_rest(src, &mut self.plan.manifest, &self.dir)?;
