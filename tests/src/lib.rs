@@ -7,6 +7,7 @@ pub mod hub;
 pub mod law;
 pub mod random;
 pub mod server;
+pub mod shelf;
 
 use martlet_device::{Device, KvScheme};
 use martlet_engine::{Capacity, Runner, SeqInput};

@@ -14,15 +14,19 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Fledgling in a gibibyte of memory, with so many sequences at a time and prompts in small steps.
 pub fn session(sequences: usize) -> Arc<Session> {
-    let options = martlet_session::Options {
+    let source = ModelSource::Path(crate::fixtures::fledgling());
+    Arc::new(Session::open(&source, &opened(sequences), &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// How [`session`] opens its model.
+pub fn opened(sequences: usize) -> martlet_session::Options {
+    martlet_session::Options {
         sequences,
         prefill_chunk: Some(64),
         context: Some(8192),
         memory: Some(1 << 30),
         ..martlet_session::Options::default()
-    };
-    let source = ModelSource::Path(crate::fixtures::fledgling());
-    Arc::new(Session::open(&source, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}")))
+    }
 }
 
 /// A server that does not think unless it is asked to.
@@ -33,7 +37,8 @@ pub fn options(limits: Limits) -> Options {
 /// A server that runs. It ends with this value.
 pub struct Running {
     pub address: SocketAddr,
-    pub session: Arc<Session>,
+    /// None where the server alone has it, so that it can be unloaded.
+    held: Option<Arc<Session>>,
     pub stop: Stop,
     /// The first of its keys, for what is asked below.
     key: String,
@@ -55,14 +60,29 @@ pub fn endless() -> String {
 
 pub fn serve(session: Arc<Session>, options: Options) -> Running {
     let key = options.api_keys.first().cloned().unwrap_or_default();
-    let server = Server::bind(session.clone(), options).unwrap_or_else(|e| panic!("{e}"));
+    run(session.clone(), Some(session), options, key)
+}
+
+/// A server that alone has its models.
+pub fn serve_alone(session: Arc<Session>, options: Options) -> Running {
+    let key = options.api_keys.first().cloned().unwrap_or_default();
+    run(session, None, options, key)
+}
+
+fn run(session: Arc<Session>, held: Option<Arc<Session>>, options: Options, key: String) -> Running {
+    let server = Server::bind(session, options).unwrap_or_else(|e| panic!("{e}"));
     let (address, stop) = (server.address(), server.stop());
-    Running { address, session, stop, key, thread: Some(std::thread::spawn(move || server.run(false))) }
+    Running { address, held, stop, key, thread: Some(std::thread::spawn(move || server.run(false))) }
 }
 
 impl Running {
+    /// The model of a server that [`serve`] has begun.
+    pub fn session(&self) -> &Arc<Session> {
+        self.held.as_ref().expect("a session that is held")
+    }
+
     pub fn stats(&self) -> Stats {
-        self.session.stats()
+        self.session().stats()
     }
 
     /// The sum of a metric over its labels, as far as they have `label` in them.
@@ -109,7 +129,7 @@ impl Running {
         ];
         self.until("the end of all turns", |s| gauges.iter().all(|gauge| s.metric(gauge, "") == 0.0));
         self.until("the end of all connections", |s| s.metric("martlet_connections", "") == 1.0);
-        self.session.clear_cache();
+        self.session().clear_cache();
         self.until("pages given back", |s| s.stats().pages == 0);
         assert_eq!(self.stats().cache.entries, 0);
     }

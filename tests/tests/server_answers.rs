@@ -99,8 +99,8 @@ fn stored_input_has_ids_by_which_it_is_found() {
 fn models_say_how_their_weights_are_stored() {
     let server = serve(session(1), options(Limits::default()));
     let model = &server.get("/v1/models").json()["data"][0];
-    assert_eq!(model["quantization"], server.session.scheme());
-    assert!(!server.session.scheme().is_empty());
+    assert_eq!(model["quantization"], server.session().scheme());
+    assert!(!server.session().scheme().is_empty());
 }
 
 #[test]

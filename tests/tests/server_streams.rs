@@ -311,7 +311,7 @@ fn a_server_that_must_end_does_not_wait_for_ever() {
     for (limits, stops) in [(short, 1), (long, 2)] {
         let server = serve_script(session(1), options(limits), &endless());
         let (streams, mut whole) = busy(&server, 6000);
-        let session = server.session.clone();
+        let session = server.session().clone();
         (0..stops).for_each(|_| server.stop.stop());
         server.join();
         for mut client in streams {

@@ -34,6 +34,9 @@ pub enum HubError {
     Busy { name: String, holder: Option<String> },
     #[error("{repository} is not in the cache, and HF_HUB_OFFLINE forbids to ask for it")]
     Offline { repository: String },
+    /// The caller wanted no more.
+    #[error("the fetching was stopped")]
+    Stopped,
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }

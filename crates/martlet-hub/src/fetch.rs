@@ -88,6 +88,22 @@ impl Hub {
     ) -> Result<FetchProgress, HubError> {
         std::fs::create_dir_all(dir).map_err(HubError::io(dir))?;
         tidy(dir, files)?;
+        let mut step = |now| {
+            progress(now);
+            true
+        };
+        self.fetch_some(snapshot, files, dir, more, &mut step)
+    }
+
+    /// The same, and nothing in `dir` is deleted. `progress` says whether to go on.
+    pub fn fetch_some(
+        &self,
+        snapshot: &Snapshot,
+        files: &[RemoteFile],
+        dir: &Path,
+        more: u64,
+        progress: &mut dyn FnMut(FetchProgress) -> bool,
+    ) -> Result<FetchProgress, HubError> {
         let items = files.iter().map(|file| self.item(snapshot, file, dir)).collect::<Result<Vec<_>, _>>()?;
         let job = Job::new(self, snapshot, dir, items);
         let total = files.iter().map(|f| f.size).sum();
@@ -104,15 +120,26 @@ impl Hub {
             }
             scope.spawn(|| job.check());
             while !job.over.load(Ordering::Acquire) {
-                progress(now());
+                if !progress(now()) {
+                    job.end(Some(HubError::Stopped));
+                }
                 let _ = job.changed.wait_timeout(job.lock(), TICK);
             }
         });
-        progress(now());
+        let ended = now();
         match job.lock().failed.take() {
             Some(error) => Err(error),
-            None => Ok(now()),
+            None => {
+                progress(ended);
+                Ok(ended)
+            }
         }
+    }
+
+    /// Deletes what is in `dir` beside `files` and hidden files: what is left of other revisions.
+    pub fn tidy(&self, dir: &Path, files: &[RemoteFile]) -> Result<(), HubError> {
+        std::fs::create_dir_all(dir).map_err(HubError::io(dir))?;
+        tidy(dir, files)
     }
 
     /// What there is of a file, here or in the cache.
@@ -133,8 +160,8 @@ impl Hub {
     }
 }
 
-/// The file under a second name: it takes no room, and is never written to.
-fn link(from: &Path, to: &Path) -> std::io::Result<()> {
+/// The file under a second name: it takes no room, and must never be written to.
+pub fn link(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::hard_link(from, to).or_else(|_| symlink(from, to))
 }
 
@@ -166,7 +193,8 @@ fn tidy(dir: &Path, files: &[RemoteFile]) -> Result<(), HubError> {
     Ok(())
 }
 
-fn has_room(dir: &Path, missing: u64, more: u64) -> Result<(), HubError> {
+/// Fails where the disk of `dir` has no room for so many bytes to be fetched, and for so many of a pack.
+pub fn has_room(dir: &Path, missing: u64, more: u64) -> Result<(), HubError> {
     let needed = missing.saturating_add(more);
     match martlet_io::disk::free(dir) {
         Some(free) if free < needed => {

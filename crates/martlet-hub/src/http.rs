@@ -215,6 +215,34 @@ impl Client {
         })
     }
 
+    /// The first `wanted` bytes of a file, no more than it has.
+    pub fn beginning(&self, snapshot: &Snapshot, file: &RemoteFile, wanted: u64) -> Result<Vec<u8>, HubError> {
+        let url = self.file_url(snapshot, file);
+        self.attempt(&url, || {
+            let mut answer = self.get(&url, Some((0, wanted)))?;
+            not_a_page(&answer.headers)?;
+            let (found, expected) = match (answer.status, content_range(&answer.headers)) {
+                (206, Some((from, to, size))) => ((from, to, size), (0, wanted, file.size)),
+                (206, None) => return Err(retry("a part of the file has come, and it is not said which".into())),
+                // It knows no ranges: the rest is not read.
+                _ => {
+                    ((0, wanted, number(&answer.headers, CONTENT_LENGTH).unwrap_or(file.size)), (0, wanted, file.size))
+                }
+            };
+            if found != expected {
+                return Err(retry(format!("bytes {expected:?} (from, to, of) were asked for, {found:?} have come")));
+            }
+            let mut bytes = Vec::new();
+            let read = answer.body.by_ref().take(wanted).read_to_end(&mut bytes);
+            read.map_err(|e| retry(format!("the connection broke: {e}")))?;
+            if bytes.len() as u64 != wanted {
+                return Err(retry("the file has ended too early".into()));
+            }
+            begins_right(&file.name, &bytes)?;
+            Ok(bytes)
+        })
+    }
+
     /// `work` until it succeeds, as often as the timing allows.
     fn attempt<T>(&self, url: &str, mut work: impl FnMut() -> Result<T, Trouble>) -> Result<T, HubError> {
         let mut failures = 0;

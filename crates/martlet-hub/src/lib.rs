@@ -21,13 +21,15 @@ mod target;
 pub use cache::HubCache;
 pub use digest::Digest;
 pub use error::HubError;
-pub use fetch::{FetchProgress, MIN_SEGMENT};
+pub use fetch::{FetchProgress, MIN_SEGMENT, has_room, link};
 pub use http::Timing;
 pub use listing::{RemoteFile, Snapshot};
 pub use store::{Installed, Locked, Store};
 pub use target::{Target, valid_repository};
 
 use http::Client;
+use std::fs::File;
+use std::io::Read;
 
 /// Where checkpoints come from when nothing else is said.
 pub const ENDPOINT: &str = "https://huggingface.co";
@@ -97,6 +99,20 @@ impl Hub {
             return Ok(bytes);
         }
         self.client.small_file(snapshot, file)
+    }
+
+    /// The first `bytes` of a file. **Nobody has checked them**: compare them with the file once it is whole.
+    pub fn beginning(&self, snapshot: &Snapshot, file: &RemoteFile, bytes: u64) -> Result<Vec<u8>, HubError> {
+        let wanted = bytes.min(file.size);
+        if let Some(path) = self.cached(snapshot, file) {
+            let mut found = Vec::new();
+            let read = File::open(&path).and_then(|f| f.take(wanted).read_to_end(&mut found));
+            return read.map(|_| found).map_err(HubError::io(path));
+        }
+        match self.options.offline {
+            true => Err(HubError::Offline { repository: snapshot.repository.clone() }),
+            false => self.client.beginning(snapshot, file, wanted),
+        }
     }
 
     /// Where the cache has a file of the right size.

@@ -45,7 +45,8 @@ pub fn weight_bytes(files: &[RemoteFile]) -> u64 {
     files.iter().filter(|f| is_weights(&f.name)).map(|f| f.size).sum()
 }
 
-fn is_weights(name: &str) -> bool {
+/// Whether a file of this name holds weights.
+pub fn is_weights(name: &str) -> bool {
     name.ends_with(".safetensors") || name.ends_with(".gguf")
 }
 

@@ -99,14 +99,20 @@ impl Store {
 
     /// All that is installed, by name.
     pub fn list(&self) -> Result<Vec<Installed>, HubError> {
+        let names = self.names()?;
+        Ok(names.iter().filter_map(|name| Some(describe(name, self.find(name)?))).collect())
+    }
+
+    /// The names of all that is installed, in their order.
+    pub fn names(&self) -> Result<Vec<String>, HubError> {
         let entries = match std::fs::read_dir(&self.dir) {
             Ok(entries) => entries,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(HubError::io(&self.dir)(e)),
         };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let mut found: Vec<_> = names.filter_map(|name| Some(describe(&name, self.find(&name)?))).collect();
-        found.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut found: Vec<String> = names.filter(|name| self.find(name).is_some()).collect();
+        found.sort();
         Ok(found)
     }
 

@@ -4,13 +4,13 @@ use crate::auth::{Client, Door};
 use crate::error::ApiError;
 use crate::limits::Bodies;
 use crate::log::Logger;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, View};
 use crate::options::Options;
 use crate::queue::Queue;
+use crate::residence::{Asked, Residence, Seen};
 use crate::resume::Streams;
 use crate::script::Script;
 use crate::store::Store;
-use crate::tokens::TokenBytes;
 use crate::trace::Tracer;
 use martlet_chat::{Content, Conversation};
 use martlet_session::{Session, TurnOptions};
@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 pub struct App {
-    pub session: Arc<Session>,
+    pub models: Arc<Residence>,
     pub options: Options,
-    /// The model's name for clients.
+    /// The name of the server's own model for clients.
     pub model: String,
     pub door: Door,
     pub bodies: Bodies,
@@ -53,14 +53,20 @@ impl App {
     pub fn new(session: Arc<Session>, options: Options, made: Made) -> Arc<App> {
         use std::hash::{BuildHasher, RandomState};
         let limits = &options.limits;
+        let metrics = Metrics::default();
+        let model = options.model_name.clone().unwrap_or_else(|| session.name().to_string());
+        let served = metrics.served(&model);
+        served.describe(&session);
+        let width = session.plan().sequences;
         Arc::new(App {
-            model: options.model_name.clone().unwrap_or_else(|| session.name().to_string()),
+            models: Residence::new(&model, session, served, options.library.clone()),
+            model,
             door: Door::new(&options),
             bodies: Bodies::new(limits),
-            queue: Queue::new(limits.requests, session.plan().sequences),
+            queue: Queue::new(limits.requests, width),
             streams: Streams::new(limits.requests, limits.streams),
             store: Arc::new(Store::new(limits.store, limits.store_time)),
-            metrics: Metrics::default(),
+            metrics,
             log: made.log,
             script: made.script,
             tracer: made.tracer,
@@ -70,7 +76,6 @@ impl App {
             // The standard library seeds its hash tables from the system's entropy.
             salt: RandomState::new().hash_one(std::process::id()),
             ids: AtomicU64::new(0),
-            session,
             options,
         })
     }
@@ -82,30 +87,68 @@ impl App {
         format!("{prefix}{}", &digest.to_hex()[..24])
     }
 
-    /// Whether a request's `model` is the one that is loaded.
-    pub fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
-        match name {
-            None | Some("") => Ok(()),
-            Some(name) if self.options.any_model || self.is_model(name) => Ok(()),
-            Some(name) => {
-                let message = format!(
-                    "the model \"{name}\" is not loaded; this server has \"{}\". Ask for that one, or start the server with \
-                     --alias {name} or --any-model",
-                    self.model
-                );
-                Err(ApiError { param: Some("model".into()), ..ApiError::not_found("model_not_found", message) })
-            }
+    /// The model that a request wants, by its `model`. No name, and with [`Options::any_model`] any that nothing has, means the
+    /// server's own.
+    pub fn asked(&self, name: Option<&str>) -> Result<Asked, ApiError> {
+        let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(self.models.own()) };
+        if self.is_own(name) {
+            return Ok(self.models.own());
+        }
+        match self.models.installed(name) {
+            Some(asked) => Ok(asked),
+            None if self.options.any_model => Ok(self.models.own()),
+            None => Err(self.unknown(name)),
         }
     }
 
-    pub fn is_model(&self, name: &str) -> bool {
+    fn unknown(&self, name: &str) -> ApiError {
+        /// Names in a message.
+        const SHOWN: usize = 8;
+        let name: String = name.chars().take(200).collect();
+        let message = match self.models.switches() {
+            false => format!(
+                "the model \"{name}\" is not loaded; this server has \"{}\". Ask for that one, or start the server with \
+                 --alias {name} or --any-model",
+                self.model
+            ),
+            true => {
+                let names = self.names();
+                let known: Vec<String> = names.iter().take(SHOWN).map(|n| format!("\"{n}\"")).collect();
+                let more = if names.len() > SHOWN { " and more, see /v1/models" } else { "" };
+                format!(
+                    "there is no model \"{name}\" here; this server has {}{more}. Ask for one of them, or install it with \
+                     `martlet pull`",
+                    known.join(", ")
+                )
+            }
+        };
+        ApiError { param: Some("model".into()), ..ApiError::not_found("model_not_found", message) }
+    }
+
+    /// Whether a name is one of the server's own model.
+    fn is_own(&self, name: &str) -> bool {
         name == self.model || self.options.aliases.iter().any(|alias| alias == name)
     }
 
-    /// How tokens look.
-    pub fn bytes_of(&self) -> TokenBytes {
-        let session = self.session.clone();
-        Arc::new(move |id| session.text().map_or(Vec::new(), |t| t.tokenizer.token_bytes(id).to_vec()))
+    /// All names that requests may give: those of the server's own model, then the installed ones.
+    pub fn names(&self) -> Vec<String> {
+        let own = [&self.model].into_iter().chain(&self.options.aliases).cloned();
+        own.chain(self.models.names().into_iter().filter(|name| !self.is_own(name))).collect()
+    }
+
+    /// What is in memory, and what was done with each model so far.
+    pub fn seen(&self) -> (Seen, Vec<View>) {
+        // One look at both, so that what an engine has done is counted once.
+        self.models.look(|seen| {
+            let views = self.metrics.models().into_iter().map(|(name, served)| {
+                let running = match seen {
+                    Seen::Resident(model) if model.name() == name => Some(model.session.stats()),
+                    _ => None,
+                };
+                View { stats: served.stats(running.as_ref()), name, served }
+            });
+            views.collect()
+        })
     }
 
     /// What a conversation's turn needs besides what was asked for: the words of a script.

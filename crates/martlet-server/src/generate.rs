@@ -4,14 +4,15 @@
 use crate::app::{App, Caller};
 use crate::error::{ApiError, Fields, Style};
 use crate::log::Line;
-use crate::metrics::Went;
 use crate::queue::Places;
+use crate::residence::{Asked, Resident};
 use crate::resume::{Cancel, CancelOnDrop, Log, Reader};
+use crate::served::{Turning, Went};
 use crate::sse::{self, Frame};
 use crate::trace::Trace;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use martlet_session::{Event, Prompt, Refused, SessionError, Turn, TurnOptions};
+use martlet_session::{Event, Prompt, Refused, Session, SessionError, Turn, TurnOptions};
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,14 +35,27 @@ pub trait Adapter: Send {
 /// Does something with a whole response.
 pub type Then = Box<dyn FnOnce(&Value) + Send>;
 
+/// Makes the adapter, once the model is there.
+pub type Adapt = Box<dyn FnOnce(&Arc<Resident>) -> Box<dyn Adapter> + Send>;
+
+/// A request for what a model knows without computing: the answer, and the fields that mean nothing here.
+pub struct Task<T> {
+    pub model: Asked,
+    pub work: Work<T>,
+}
+
+/// What is to be done with the model.
+pub type Work<T> = Box<dyn FnOnce(&Session) -> Result<(T, Vec<String>), ApiError> + Send>;
+
 /// A request for text, read and checked.
 pub struct Job {
     /// The response's id.
     pub id: String,
     pub endpoint: &'static str,
+    pub model: Asked,
     pub style: Style,
     pub turns: Vec<(Prompt, TurnOptions)>,
-    pub adapter: Box<dyn Adapter>,
+    pub adapter: Adapt,
     pub stream: bool,
     /// Fields that mean nothing here.
     pub warnings: Vec<String>,
@@ -127,14 +141,18 @@ async fn start(
     job: Job,
     log: Option<Arc<Log>>,
 ) -> Result<(CancelOnDrop, Ended), ApiError> {
+    let began = Instant::now();
     let places = app.queue.enter(job.turns.len())?;
+    let turning = app.metrics.served(&job.model.name).begin(job.turns.len());
+    let lease = app.models.lease(&job.model).await?;
     let (started, begun) = oneshot::channel();
     let (end, ended) = oneshot::channel();
     let (app, caller) = (app.clone(), caller.clone());
     tokio::task::spawn_blocking(move || {
         let Job { id, endpoint, turns, adapter, traced, fields, then, .. } = job;
-        let began = Instant::now();
-        let turns = match begin(&app, &fields, turns) {
+        let model = &lease.model;
+        let adapter = adapter(model);
+        let turns = match begin(&app, &model.session, &fields, turns) {
             Ok(turns) => turns,
             Err(e) => return drop(started.send(Err(e))),
         };
@@ -143,10 +161,11 @@ async fn start(
         if started.send(Ok(CancelOnDrop::new(cancel.clone()))).is_err() {
             return; // the client is gone, and with the turns all is cancelled
         }
-        let traces = turns.iter().enumerate().map(|(i, turn)| Trace::begin(&app, &id, i, turn, &traced)).collect();
+        let traces =
+            turns.iter().enumerate().map(|(i, turn)| Trace::begin(&app, model, &id, i, turn, &traced)).collect();
         let sink = Sink { adapter, log, frames: Vec::new(), went: Vec::new(), error: None, progress: caller.progress };
-        let run = Run { app: &app, sink: Mutex::new(sink), cancel, began, traces: Mutex::new(traces) };
-        let result = run.to_the_end(turns, places, then);
+        let run = Run { app: &app, model, sink: Mutex::new(sink), cancel, began, traces: Mutex::new(traces) };
+        let result = run.to_the_end(turns, (places, turning), then);
         run.write_line(&id, &caller, endpoint);
         let _ = end.send(result);
         run.finish_log();
@@ -157,14 +176,19 @@ async fn start(
     }
 }
 
-fn begin(app: &App, fields: &Fields, turns: Vec<(Prompt, TurnOptions)>) -> Result<Vec<Turn>, ApiError> {
+fn begin(
+    app: &App,
+    session: &Session,
+    fields: &Fields,
+    turns: Vec<(Prompt, TurnOptions)>,
+) -> Result<Vec<Turn>, ApiError> {
     let start = |(prompt, mut options): (Prompt, TurnOptions)| {
         options.tokens |= app.tracer.is_some() || options.logprobs.is_some();
         options.loop_guard = app.options.loop_guard;
-        let begun = match app.session.start(&prompt, &options) {
+        let begun = match session.start(&prompt, &options) {
             // Agents ask for as much as any model could say: what is left of the context is what they get.
             Err(SessionError::Refused(Refused::TooLong { prompt: tokens, context, .. })) if tokens < context => {
-                app.session.start(&prompt, &TurnOptions { max_tokens: None, ..options })
+                session.start(&prompt, &TurnOptions { max_tokens: None, ..options })
             }
             begun => begun,
         };
@@ -176,6 +200,7 @@ fn begin(app: &App, fields: &Fields, turns: Vec<(Prompt, TurnOptions)>) -> Resul
 /// The turns of one request while they run.
 struct Run<'a> {
     app: &'a App,
+    model: &'a Resident,
     sink: Mutex<Sink>,
     cancel: Arc<Cancel>,
     began: Instant,
@@ -211,7 +236,12 @@ impl Run<'_> {
     }
 
     /// Runs all turns; the places are free, and `then` was told, before a client can know that they ended.
-    fn to_the_end(&self, mut turns: Vec<Turn>, places: Places, then: Option<Then>) -> Result<Value, ApiError> {
+    fn to_the_end(
+        &self,
+        mut turns: Vec<Turn>,
+        places: (Places, Turning),
+        then: Option<Then>,
+    ) -> Result<Value, ApiError> {
         let _counted = self.app.metrics.answers.count();
         {
             let mut sink = self.sink();
@@ -260,7 +290,7 @@ impl Run<'_> {
             let event = match event {
                 Ok(event) => event,
                 Err(e) => {
-                    self.app.metrics.failed();
+                    self.model.served.failed();
                     self.sink().error.get_or_insert(e.into());
                     self.cancel.now();
                     return;
@@ -281,7 +311,7 @@ impl Run<'_> {
             }
             if let Event::Finished(outcome) = event {
                 let turn = Went { outcome, first_token, whole: self.began.elapsed() };
-                self.app.metrics.turn(&turn);
+                self.model.served.turn(&turn);
                 self.app.queue.learn(turn.whole);
                 went.push(turn);
             }
@@ -304,6 +334,7 @@ impl Run<'_> {
             .add("id", &caller.request_id)
             .add("endpoint", endpoint)
             .add("response", id)
+            .add("model", self.model.name())
             .add("stream", sink.log.is_some())
             .add("prompt", sum(&|w| w.outcome.usage.prompt_tokens))
             .add("cached", sum(&|w| w.outcome.usage.cached_tokens))

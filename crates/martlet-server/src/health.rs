@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::residence::Seen;
 use axum::http::StatusCode;
 use serde::Serialize;
 use std::sync::atomic::Ordering;
@@ -11,12 +12,18 @@ use utoipa::ToSchema;
 pub struct Health {
     /// `ok`, or `draining` once it is about to end.
     pub status: &'static str,
+    /// The model in memory, or the one that is being loaded; empty where one could not be loaded, until the next request.
     pub model: String,
+    /// It is being loaded, and requests wait for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub loading: bool,
 }
 
 pub fn health(app: &App) -> Health {
     let draining = app.draining.load(Ordering::Relaxed);
-    Health { status: if draining { "draining" } else { "ok" }, model: app.model.clone() }
+    let (seen, ()) = app.models.look(|_| ());
+    let loading = matches!(seen, Seen::Loading(_));
+    Health { status: if draining { "draining" } else { "ok" }, model: seen.name().to_string(), loading }
 }
 
 /// 503 where another request would be turned away.

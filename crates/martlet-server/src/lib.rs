@@ -25,6 +25,7 @@ mod generate;
 mod golden;
 mod health;
 mod json;
+mod library;
 mod limits;
 mod log;
 mod metadata;
@@ -35,9 +36,11 @@ mod openapi;
 mod options;
 mod page;
 mod queue;
+mod residence;
 mod resume;
 mod routes;
 mod script;
+mod served;
 mod server;
 mod sse;
 mod stall;
@@ -50,7 +53,10 @@ mod tools;
 mod trace;
 mod usage;
 
-pub use metadata::{CacheStats, DraftStats, MemoryStats, RequestStats, ServerStats, StoreStats, TokenStats};
+pub use library::{Found, Library};
+pub use metadata::{
+    CacheStats, DraftStats, MemoryStats, RequestStats, ServerStats, StoreStats, SwitchStats, TokenStats,
+};
 pub use options::{Limits, Options};
 pub use script::{Script, ScriptError};
 pub use server::{ServeError, Server, Stop};

@@ -1,14 +1,25 @@
 //! What the server has done so far, for Prometheus and for people.
 
 use crate::app::App;
+use crate::metrics::{View, Whole};
+use crate::residence::Seen;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use martlet_session::Stats;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 pub fn metrics(app: &App) -> Response {
-    let page = app.metrics.render(&app.session, &app.queue, app.streams.detached(), &app.model);
+    let (_, models) = app.seen();
+    let whole = Whole {
+        name: &app.model,
+        models,
+        turns: app.queue.taken(),
+        detached: app.streams.detached(),
+        waiting: app.models.waiting(),
+    };
+    let page = app.metrics.render(&whole);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 
@@ -17,10 +28,14 @@ pub fn metrics(app: &App) -> Response {
 pub struct ServerStats {
     /// Of martlet.
     pub version: String,
-    /// The model's name for clients.
+    /// The model in memory, or the one that is being loaded, by its name for clients; empty where one could not be loaded,
+    /// until the next request.
     pub model: String,
-    /// Its further names.
+    /// Further names of the server's own model.
     pub aliases: Vec<String>,
+    /// How one model takes the place of another.
+    #[serde(default)]
+    pub switching: SwitchStats,
     /// The checkpoint's `model_type`.
     pub architecture: String,
     /// What computes.
@@ -47,6 +62,23 @@ pub struct ServerStats {
     pub memory: MemoryStats,
     /// Responses that clients may come back to.
     pub stored_responses: StoreStats,
+}
+
+/// How one model takes the place of another.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize, ToSchema)]
+pub struct SwitchStats {
+    /// Whether requests may name other models than the server's own.
+    pub on: bool,
+    /// The server's own model.
+    pub own: String,
+    /// One is being loaded.
+    pub loading: bool,
+    /// Requests that wait for another model than the one in memory, or behind such.
+    pub waiting: usize,
+    /// Models that were loaded since the server began.
+    pub loads: u64,
+    /// Models that could not be loaded.
+    pub failures: u64,
 }
 
 /// Turns on their way.
@@ -126,47 +158,61 @@ pub struct StoreStats {
 }
 
 pub fn stats(app: &App) -> ServerStats {
-    let (session, stats) = (&app.session, app.session.stats());
-    let plan = session.plan();
+    let (seen, views) = app.seen();
+    let about = views.iter().find(|view| view.name == seen.name()).map(|view| view.served.about()).unwrap_or_default();
+    let sum = |of: &dyn Fn(&Stats) -> u64| views.iter().map(|view| of(&view.stats)).sum::<u64>();
+    let now = |of: &dyn Fn(&Stats) -> usize| views.iter().map(|view| of(&view.stats)).sum::<usize>();
     let (stored, stored_bytes) = app.store.size();
     ServerStats {
         version: env!("CARGO_PKG_VERSION").to_string(),
-        model: app.model.clone(),
+        model: seen.name().to_string(),
         aliases: app.options.aliases.clone(),
-        architecture: session.spec().model_type.to_string(),
-        device: session.device().to_string(),
+        switching: switching(app, &seen, &views),
+        architecture: about.architecture,
+        device: about.device.to_string(),
         uptime_s: app.started.elapsed().as_secs(),
-        context: session.context(),
-        sequences: plan.sequences,
+        context: about.context,
+        sequences: about.sequences,
         connections: app.metrics.connections.value(),
         requests: RequestStats {
             turns: app.queue.taken(),
             limit: app.options.limits.requests,
-            engine_running: stats.running,
-            engine_waiting: stats.waiting,
+            engine_running: now(&|s| s.running),
+            engine_waiting: now(&|s| s.waiting),
             streams_detached: app.streams.detached(),
         },
         finished: app.metrics.finished().into_iter().map(|(reason, n)| (reason.to_string(), n)).collect(),
         tokens: TokenStats {
-            prompt: stats.prompt_tokens,
-            cached: stats.cached_tokens,
-            generated: stats.generated_tokens,
+            prompt: sum(&|s| s.prompt_tokens),
+            cached: sum(&|s| s.cached_tokens),
+            generated: sum(&|s| s.generated_tokens),
         },
         cache: CacheStats {
-            entries: stats.cache.entries,
-            state_bytes: stats.cache.state_bytes,
-            memory_hits: stats.cache.memory_hits,
-            disk_hits: stats.cache.disk_hits,
-            misses: stats.cache.misses,
-            evicted: stats.cache.evicted,
-            pages: stats.pages,
-            pages_limit: stats.pages_limit,
+            entries: now(&|s| s.cache.entries),
+            state_bytes: sum(&|s| s.cache.state_bytes),
+            memory_hits: sum(&|s| s.cache.memory_hits),
+            disk_hits: sum(&|s| s.cache.disk_hits),
+            misses: sum(&|s| s.cache.misses),
+            evicted: sum(&|s| s.cache.evicted),
+            pages: now(&|s| s.pages),
+            pages_limit: now(&|s| s.pages_limit),
         },
         drafts: DraftStats {
-            drafted: stats.mtp.drafted + stats.suffix.drafted,
-            accepted: stats.mtp.accepted + stats.suffix.accepted,
+            drafted: sum(&|s| s.mtp.drafted + s.suffix.drafted),
+            accepted: sum(&|s| s.mtp.accepted + s.suffix.accepted),
         },
-        memory: MemoryStats { budget: plan.memory, weights: plan.weights, pool: plan.pool },
+        memory: MemoryStats { budget: about.budget, weights: about.weights, pool: about.pool },
         stored_responses: StoreStats { count: stored, bytes: stored_bytes },
+    }
+}
+
+fn switching(app: &App, seen: &Seen, views: &[View]) -> SwitchStats {
+    SwitchStats {
+        on: app.models.switches(),
+        own: app.model.clone(),
+        loading: matches!(seen, Seen::Loading(_)),
+        waiting: app.models.waiting(),
+        loads: views.iter().map(|view| view.served.loading.count()).sum(),
+        failures: app.metrics.load_failures.value().unsigned_abs(),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::residence::Seen;
 use crate::thinking::LEVELS;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -20,23 +21,36 @@ pub struct ModelInfo {
     pub display_name: String,
     /// The model that this name stands for.
     pub root: String,
+    /// Whether it is in memory. What only a model that was opened can tell is left out before.
+    pub loaded: bool,
     /// Tokens of prompt and answer together.
-    pub context_window: usize,
-    pub context_length: usize,
-    pub max_model_len: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_window: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_length: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<usize>,
     /// Most tokens of an answer.
-    pub max_output_tokens: usize,
-    pub max_tokens: usize,
-    pub max_input_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_input_tokens: Option<usize>,
     /// What it reads and writes.
     pub modalities: Modalities,
-    pub capabilities: Capabilities,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Capabilities>,
     /// `reasoning_effort` may be one of them.
-    pub reasoning_levels: Vec<&'static str>,
-    pub architecture: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_levels: Option<Vec<&'static str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
     /// How most weights are stored, such as `affine4 g64 bf16`.
-    pub quantization: String,
-    pub device: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<&'static str>,
 }
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -66,8 +80,7 @@ pub struct ModelList {
 }
 
 pub fn list(app: &App) -> ModelList {
-    let names = [&app.model].into_iter().chain(&app.options.aliases);
-    let data: Vec<ModelInfo> = names.map(|name| info(app, name)).collect();
+    let data: Vec<ModelInfo> = app.names().iter().map(|name| info(app, name)).collect();
     ModelList {
         object: "list",
         has_more: false,
@@ -78,13 +91,22 @@ pub fn list(app: &App) -> ModelList {
 }
 
 pub fn get(app: &App, name: &str) -> Result<ModelInfo, ApiError> {
-    app.check_model(Some(name))?;
+    app.asked(Some(name))?;
     Ok(info(app, name))
 }
 
+/// Of a name that is known.
 fn info(app: &App, name: &str) -> ModelInfo {
-    let session = &app.session;
-    let (context, chat) = (session.context(), session.text().is_some_and(|t| t.has_template()));
+    // Further names are those of the server's own model.
+    let model = app.asked(Some(name)).map_or_else(|_| name.to_string(), |asked| asked.name);
+    let (seen, views) = app.seen();
+    let loaded = matches!(&seen, Seen::Resident(resident) if resident.name() == model);
+    let about = views.into_iter().find(|view| view.name == model).map(|view| view.served.about());
+    let about = about.filter(|about| about.context > 0);
+    let about = about.as_ref();
+    let (context, chat) = (about.map(|a| a.context), about.map(|a| a.chat));
+    let most = context.map(|c| c.saturating_sub(1));
+    let levels = |chat| if chat { LEVELS.map(|(level, _)| level).to_vec() } else { Vec::new() };
     ModelInfo {
         id: name.to_string(),
         object: "model",
@@ -93,24 +115,25 @@ fn info(app: &App, name: &str) -> ModelInfo {
         created_at: crate::log::timestamp(std::time::UNIX_EPOCH + std::time::Duration::from_secs(app.created)),
         owned_by: "martlet",
         display_name: name.to_string(),
-        root: session.name().to_string(),
+        root: about.map_or(model, |a| a.root.clone()),
+        loaded,
         context_window: context,
         context_length: context,
         max_model_len: context,
-        max_output_tokens: context.saturating_sub(1),
-        max_tokens: context.saturating_sub(1),
-        max_input_tokens: context.saturating_sub(1),
+        max_output_tokens: most,
+        max_tokens: most,
+        max_input_tokens: most,
         modalities: Modalities { input: vec!["text"], output: vec!["text"] },
-        capabilities: Capabilities {
+        capabilities: chat.map(|chat| Capabilities {
             vision: false,
             tools: chat,
             reasoning: chat,
             structured_outputs: true,
             completion: true,
-        },
-        reasoning_levels: if chat { LEVELS.map(|(level, _)| level).to_vec() } else { Vec::new() },
-        architecture: session.spec().model_type.to_string(),
-        quantization: session.scheme().to_string(),
-        device: session.device(),
+        }),
+        reasoning_levels: chat.map(levels),
+        architecture: about.map(|a| a.architecture.clone()),
+        quantization: about.map(|a| a.scheme.clone()),
+        device: about.map(|a| a.device),
     }
 }

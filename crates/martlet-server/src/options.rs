@@ -1,9 +1,11 @@
 //! How a server is run.
 
+use crate::library::Library;
 use crate::server::ServeError;
 use martlet_session::LoopGuard;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How a server is run. Fields will be added: begin with `..Options::default()`.
@@ -25,8 +27,11 @@ pub struct Options {
     pub model_name: Option<String>,
     /// Further names that it answers to.
     pub aliases: Vec<String>,
-    /// Answer to every name.
+    /// Answer to every name: what no model has means the server's own.
     pub any_model: bool,
+    /// The models that may take the place of the server's own when a request names them; `None`: there is one model, and a
+    /// request for another is refused. Whoever else keeps the session that the server begins with keeps its memory.
+    pub library: Option<Arc<dyn Library>>,
     /// Whether to think where a request says nothing; `None`: the template's choice.
     pub think: Option<bool>,
     /// Where an answer that repeats itself is ended.
@@ -59,6 +64,7 @@ impl Default for Options {
             model_name: None,
             aliases: Vec::new(),
             any_model: false,
+            library: None,
             think: None,
             loop_guard: LoopGuard::default(),
             limits: Limits::default(),

@@ -3,7 +3,7 @@
 use crate::app::{App, Caller};
 use crate::auth::{Client, Door};
 use crate::error::{ApiError, Failed, Style};
-use crate::generate::{self, Job, Logged};
+use crate::generate::{self, Job, Logged, Task};
 use crate::log::Line;
 use crate::resume::Reader;
 use crate::{anthropic, health, json, metadata, models, openai, openapi, page, tokenize};
@@ -25,8 +25,8 @@ use std::time::Instant;
 type Shared = State<Arc<App>>;
 type Route = MethodRouter<Arc<App>>;
 type Named = Result<Path<String>, PathRejection>;
-/// Answers a request at once; names the fields that it did not use.
-type Read<T> = fn(&App, &Map<String, Value>) -> Result<(T, Vec<String>), ApiError>;
+/// Reads a request for what a model knows without computing.
+type Read<T> = fn(&App, &Map<String, Value>) -> Result<Task<T>, ApiError>;
 /// Reads a request into what is to be done.
 type ReadJob = fn(&App, &Caller, &Map<String, Value>) -> Result<Job, ApiError>;
 
@@ -104,14 +104,17 @@ enum Asked {
     Again(Reader),
 }
 
-/// A route that reads JSON and answers at once; the work is done where it may take its time.
+/// A route that reads JSON and answers as soon as the model is there; the work is done where it may take its time.
 fn reading<T: Serialize + Send + 'static>(handle: Read<T>) -> Route {
     post(async move |State(app): Shared, request: Request| {
         let style = Style::of(request.uri().path());
         let (parts, body) = request.into_parts();
         let answer = async {
             let mut body = app.bodies.json(&parts.headers, body).await?;
-            at_leisure(move || handle(&app, &app.bodies.object(&mut body)?)).await
+            let reads = app.clone();
+            let Task { model, work } = at_leisure(move || handle(&reads, &reads.bodies.object(&mut body)?)).await?;
+            let lease = app.models.lease(&model).await?;
+            at_leisure(move || work(&lease.model.session)).await
         };
         match answer.await {
             Ok((value, warnings)) => {

@@ -4,6 +4,7 @@ use crate::app::{App, Made};
 use crate::error::{ApiError, Style};
 use crate::log::{Line, Logger};
 use crate::options::Options;
+use crate::residence;
 use crate::routes::router;
 use crate::script::{Script, ScriptError};
 use crate::stall::Stalling;
@@ -110,7 +111,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the address; nothing is answered yet.
+    /// Takes the address; nothing is answered yet. `session` is the server's own model.
     pub fn bind(session: Arc<Session>, options: Options) -> Result<Server, ServeError> {
         options.check()?;
         let made = made(&options)?;
@@ -145,6 +146,7 @@ impl Server {
         let Server { app, listener, runtime, stop, .. } = self;
         runtime.block_on(async {
             tokio::spawn(housekeeping(app.clone()));
+            residence::start(&app);
             if terminated {
                 tokio::spawn(on_terminate(stop.clone()));
             }
@@ -195,6 +197,7 @@ async fn serve(app: &Arc<App>, listener: TcpListener, stop: &Stop) {
     }
     drop(listener);
     app.draining.store(true, Ordering::Relaxed);
+    app.models.drain();
     app.log.write(Line::new("stopping").add("answers", app.metrics.answers.value()));
     let drained = async { while connections.join_next().await.is_some() {} };
     tokio::select! {

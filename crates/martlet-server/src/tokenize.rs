@@ -2,11 +2,12 @@
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::generate::Task;
 use crate::json;
 use crate::openai::messages;
 use crate::tools::Tools;
 use martlet_chat::SpecialTokens;
-use martlet_session::Prompt;
+use martlet_session::{Prompt, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -50,9 +51,9 @@ pub struct Detokenized {
     pub content: String,
 }
 
-pub fn tokenize(app: &App, body: &Map<String, Value>) -> Result<(Tokens, Vec<String>), ApiError> {
+pub fn tokenize(app: &App, body: &Map<String, Value>) -> Result<Task<Tokens>, ApiError> {
     let (request, unknown) = json::read::<TokenizeRequest>(body)?;
-    app.check_model(request.model.as_deref())?;
+    let model = app.asked(request.model.as_deref())?;
     let prompt = match (request.prompt.or(request.content), &request.messages) {
         (Some(text), None) => Prompt::Text(text),
         (None, Some(list)) => {
@@ -64,25 +65,31 @@ pub fn tokenize(app: &App, body: &Map<String, Value>) -> Result<(Tokens, Vec<Str
         }
         _ => return Err(ApiError::field("prompt", "give either a prompt or messages")),
     };
-    let tokens = app.session.prompt_ids(&prompt)?;
-    let strings =
-        || app.session.text().map(|t| tokens.iter().map(|id| t.tokenizer.decode(&[*id], SpecialTokens::Show)));
-    let token_strs = request.return_token_strs.unwrap_or(false).then(strings).flatten().map(Iterator::collect);
-    let count = tokens.len();
-    Ok((Tokens { count, max_model_len: app.session.context(), token_strs, tokens }, unknown))
+    let as_text = request.return_token_strs.unwrap_or(false);
+    let work = move |session: &Session| {
+        let tokens = session.prompt_ids(&prompt)?;
+        let text = session.text().filter(|_| as_text);
+        let strings = text.map(|t| tokens.iter().map(|id| t.tokenizer.decode(&[*id], SpecialTokens::Show)).collect());
+        let (count, max_model_len) = (tokens.len(), session.context());
+        Ok((Tokens { count, max_model_len, token_strs: strings, tokens }, unknown))
+    };
+    Ok(Task { model, work: Box::new(work) })
 }
 
-pub fn detokenize(app: &App, body: &Map<String, Value>) -> Result<(Detokenized, Vec<String>), ApiError> {
+pub fn detokenize(app: &App, body: &Map<String, Value>) -> Result<Task<Detokenized>, ApiError> {
     let (request, unknown) = json::read::<DetokenizeRequest>(body)?;
-    app.check_model(request.model.as_deref())?;
-    let Some(text) = app.session.text() else {
-        return Err(ApiError::unsupported("tokens", "the checkpoint has no tokenizer"));
+    let model = app.asked(request.model.as_deref())?;
+    let work = move |session: &Session| {
+        let Some(text) = session.text() else {
+            return Err(ApiError::unsupported("tokens", "the checkpoint has no tokenizer"));
+        };
+        let vocabulary = session.spec().vocabulary;
+        if let Some(i) = request.tokens.iter().position(|id| *id as usize >= vocabulary) {
+            let message = format!("is {}, and the vocabulary ends at {vocabulary}", request.tokens[i]);
+            return Err(ApiError::field(format!("tokens[{i}]"), message));
+        }
+        let prompt = text.tokenizer.decode(&request.tokens, SpecialTokens::Show);
+        Ok((Detokenized { content: prompt.clone(), prompt }, unknown))
     };
-    let vocabulary = app.session.spec().vocabulary;
-    if let Some(i) = request.tokens.iter().position(|id| *id as usize >= vocabulary) {
-        let message = format!("is {}, and the vocabulary ends at {vocabulary}", request.tokens[i]);
-        return Err(ApiError::field(format!("tokens[{i}]"), message));
-    }
-    let prompt = text.tokenizer.decode(&request.tokens, SpecialTokens::Show);
-    Ok((Detokenized { content: prompt.clone(), prompt }, unknown))
+    Ok(Task { model, work: Box::new(work) })
 }

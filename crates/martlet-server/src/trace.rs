@@ -4,6 +4,7 @@
 
 use crate::app::App;
 use crate::generate::Traced;
+use crate::residence::Resident;
 use martlet_chat::{Detokenizer, SpecialTokens, prompt_opens_thinking};
 use martlet_session::{Event, Turn};
 use serde_json::{Value, json};
@@ -53,13 +54,13 @@ pub struct Trace {
 
 impl Trace {
     /// `None` where no traces are asked for, or the file can not be made.
-    pub fn begin(app: &App, id: &str, choice: usize, turn: &Turn, traced: &Traced) -> Option<Trace> {
+    pub fn begin(app: &App, model: &Resident, id: &str, choice: usize, turn: &Turn, traced: &Traced) -> Option<Trace> {
         let tracer = app.tracer.as_ref()?;
         let time = crate::log::timestamp(SystemTime::now()).replace(':', "-");
         let file = tracer.create(&format!("{time}-{id}-{choice}.jsonl"));
         let file =
             file.inspect_err(|e| app.log.write(crate::log::Line::new("trace").add("id", id).add("error", e))).ok()?;
-        let text = app.session.text();
+        let text = model.session.text();
         let prompt_end = text.map(|t| {
             let ids = turn.prompt_ids();
             t.tokenizer.decode(&ids[ids.len().saturating_sub(64)..], SpecialTokens::Show)
@@ -71,7 +72,7 @@ impl Trace {
             "prompt_opens_thinking": prompt_end.is_some_and(|end| prompt_opens_thinking(&end)),
             "tools": traced.tools,
             "tool_choice": traced.tool_choice,
-            "model": app.model,
+            "model": model.name(),
             "prompt_tokens": turn.prompt_ids().len(),
         }));
         Some(trace)

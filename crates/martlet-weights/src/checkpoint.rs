@@ -14,7 +14,7 @@ use crate::report::FileSummary;
 use crate::source::{Source, SourceFile};
 use martlet_tensor::{Matrix, Scheme};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const CONFIG_FILE: &str = "config.json";
@@ -226,6 +226,17 @@ impl Checkpoint {
             (text || licence) && ![INDEX_FILE, pack::MANIFEST_FILE].contains(&name.as_str())
         });
         Ok(names)
+    }
+
+    /// Names of the files that a canonical tensor is made of.
+    pub(crate) fn files_of(&self, name: &str) -> Result<BTreeSet<String>, WeightsError> {
+        let mut files = BTreeSet::new();
+        for module in self.entry(name)?.pieces.iter().map(|piece| &self.modules[piece.module]) {
+            let tensors = [Some(module.weight), module.scales, module.biases, module.global];
+            let file = |tensor: usize| self.source.files[self.source.tensors[tensor].file].name.clone();
+            files.extend(tensors.into_iter().flatten().map(file));
+        }
+        Ok(files)
     }
 
     /// Name of the first weight file.

@@ -75,7 +75,7 @@ impl Drop for Staging {
     }
 }
 
-fn parent(path: &Path) -> &Path {
+pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -117,7 +117,7 @@ fn create_locked(path: &Path) -> Result<Option<File>, Error> {
 
 /// Writes a folder's list of names to the disk. Where the system refuses, a loss of power may undo the last renaming:
 /// all or nothing is there even so.
-fn sync(dir: &Path) {
+pub(crate) fn sync(dir: &Path) {
     let _ = File::open(dir).and_then(|dir| dir.sync_all());
 }
 

@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 48] = [
+pub const SETTINGS: [(&str, &str, &str); 49] = [
     (
         "model",
         "fledgling",
@@ -76,6 +76,11 @@ pub const SETTINGS: [(&str, &str, &str); 48] = [
     ("model_name", "the checkpoint's", "server: the model's name for clients"),
     ("alias", "none", "server: further names of the model, separated by commas"),
     ("any_model", "false", "server: answer whatever model a client asks for"),
+    (
+        "models",
+        "installed",
+        "server: installed: requests may name any installed model, one is in memory; one: its own alone",
+    ),
     ("sequences", "4", "server: answers at a time; more wait"),
     ("queue", "256", "server: requests that may run and wait; more are refused with 429"),
     ("loop_guard", "thinking", "server: where an answer that repeats itself is ended: thinking, all or off"),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -82,6 +82,51 @@ fn a_running_server_tells_what_it_does() {
     assert!(code == 0 && text.contains(url), "{text}");
     let log = std::fs::read_to_string(log).unwrap();
     assert_eq!(log.matches(" method=GET path=/stats status=200 ").count(), 3, "{log}");
+}
+
+/// Asks a server's model; gives status and body.
+fn ask(served: &Served, model: &str) -> (u16, Value) {
+    let body = format!(
+        r#"{{"model": "{model}", "temperature": 0, "messages": [{{"role": "user", "content": "Compute 72 + 37."}}],
+            "chat_template_kwargs": {{"enable_thinking": false}}}}"#
+    );
+    let mut stream = TcpStream::connect(served.1.trim_start_matches("http://")).unwrap();
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close";
+    write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+}
+
+#[test]
+fn installed_models_are_had_by_name_unless_that_is_off() {
+    let home = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/fledgling");
+    let (code, _, err) = ends(&mut martlet(home.path(), &["pull", source.to_str().unwrap(), "--name", "bird"]));
+    assert_eq!(code, 0, "{err}");
+
+    let served = Served::new(home.path(), &["--models", "one"]);
+    let (status, answer) = ask(&served, "bird");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(status == 404 && message.contains("this server has \"fledgling\""), "{message}");
+    drop(served);
+
+    let served = Served::new(home.path(), &[]);
+    for model in ["bird", "fledgling", "bird"] {
+        let (status, answer) = ask(&served, model);
+        assert_eq!((status, answer["model"].as_str()), (200, Some(model)), "{answer}");
+        assert_eq!(answer["choices"][0]["message"]["content"], "72 + 37 = 109.");
+    }
+    let (status, answer) = ask(&served, "robin");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(status == 404 && message.contains("\"fledgling\", \"bird\""), "{message}");
+    assert_eq!(ends(&mut martlet(home.path(), &["rm", "bird"])).0, 0);
+    assert_eq!(ask(&served, "bird").0, 404);
+    assert_eq!(ask(&served, "fledgling").0, 200);
+    let (_, text, _) = ends(&mut martlet(home.path(), &["stats", "--url", &served.1]));
+    assert!(text.contains("\nswitching     4 loaded, 0 could not be; 0 requests wait\n"), "{text}");
 }
 
 #[test]

@@ -4,6 +4,8 @@
 use martlet_tests::hub::{Fault, Hub, Manner, REPOSITORY};
 use martlet_tests::{fixtures, random::Rng};
 use serde_json::Value;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -145,8 +147,10 @@ fn one_process_at_a_time() {
     first.wait().unwrap();
 }
 
-/// Each kill may lose what 8 connections have not written yet, and what they have on their way.
-const LOST: u64 = 8 * ((256 << 10) + (1344 << 10));
+/// Each kill may lose what 8 connections have not written yet, and what they have on their way; and a head of 256 KiB.
+const LOST: u64 = 8 * ((256 << 10) + (1344 << 10)) + (256 << 10);
+/// The first bytes of the shards are asked for before all else.
+const HEADS: u64 = 3 * (256 << 10);
 
 #[test]
 fn killed_anywhere_the_next_run_completes_without_fetching_twice() {
@@ -177,7 +181,7 @@ fn killed_anywhere_the_next_run_completes_without_fetching_twice() {
     assert!(names.iter().all(|n| !n.to_string_lossy().contains("partial")), "leftovers are gone: {names:?}");
     eprintln!("{while_fetching} of {kills} kills came after the first byte and before the pack, {done} after it");
     assert!(while_fetching > 0);
-    assert!(before <= hub.bytes() + here * LOST, "{before} bytes sent, {here} kills");
+    assert!(before <= hub.bytes() + HEADS + here * LOST, "{before} bytes sent, {here} kills");
 }
 
 #[test]
@@ -195,4 +199,79 @@ fn a_kill_loses_no_more_than_what_was_under_way() {
     // 8 connections, each with a buffer that was not full.
     assert!(fetched < hub.bytes() - 20_000_000 + LOST, "{fetched}");
     assert_eq!(home.ran(&["verify", "bird"]).0, 0);
+}
+
+/// Bytes that the files below a folder take of the disk, each once.
+fn taken(dir: &Path, seen: &mut BTreeSet<u64>) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let of = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(m) if m.is_dir() => taken(&entry.path(), seen),
+        Ok(m) if m.is_file() && seen.insert(m.ino()) => m.blocks() * 512,
+        _ => 0,
+    };
+    entries.map(of).sum()
+}
+
+#[test]
+fn the_disk_holds_the_pack_and_what_is_under_way() {
+    let (hub, home) = served(Manner { rest: 2000, ..Manner::default() });
+    let (mut child, mut most) = (started(&home), 0);
+    while child.try_wait().unwrap().is_none() {
+        most = most.max(taken(&home.models(), &mut BTreeSet::new()));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let pack = taken(&home.models().join("bird"), &mut BTreeSet::new());
+    let shard = std::fs::metadata(fixtures::fledgling().join(SHARDS[2])).unwrap().len();
+    println!("{most} bytes at most, {pack} of the pack, {} served", hub.bytes());
+    assert!(pack > 40_000_000 && most <= pack + 2 * shard + (4 << 20), "{most} bytes, {pack} of the pack");
+    // It did not see less than there was: the last shard was there with all but its own tensors.
+    assert!(most > pack, "{most} bytes, {pack} of the pack");
+    home.ok(&["verify", "bird"]);
+}
+
+const SHARDS: [&str; 3] =
+    ["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"];
+
+#[test]
+fn what_is_in_the_pack_is_not_fetched_again() {
+    let (hub, home) = served(Manner { rest: 1000, ..Manner::default() });
+    let mut child = started(&home);
+    let heads = home.models().join(".sources/bird/.heads");
+    while std::fs::read_dir(&heads).map_or(0, Iterator::count) < 3 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The last shard does not come as the hub lists it.
+    (0..3).for_each(|_| hub.fault(SHARDS[2], Fault::Flip));
+    let pull = ["pull", REPOSITORY, "--name", "bird", "--json"];
+    home.fails(1, &pull, "has arrived damaged 3 times");
+    assert!(!home.models().join("bird").exists(), "a wrong hash leaves nothing that looks whole");
+    let source = home.models().join(".sources/bird");
+    assert!(!source.join(SHARDS[0]).exists(), "and what is packed makes room");
+    home.fails(2, &["verify", "bird"], "is not installed");
+    let shard = std::fs::metadata(fixtures::fledgling().join(SHARDS[2])).unwrap().len();
+    let sent = hub.sent();
+    let done = home.json(&pull);
+    assert!(done["downloaded"].as_u64().unwrap() < 2 * shard + (1 << 20), "{done}");
+    assert!(hub.sent() - sent < 2 * shard + (1 << 20), "{}", hub.sent() - sent);
+    home.ok(&["verify", "bird"]);
+    assert!(!source.exists());
+}
+
+#[test]
+fn the_pack_is_the_one_that_is_made_of_the_files() {
+    let (_hub, home) = served(Manner::default());
+    home.ok(&["pull", REPOSITORY, "--name", "bird", "--keep-source"]);
+    let source = home.models().join(".sources/bird");
+    let hidden = |name: &str| source.join(name).exists();
+    assert!(hidden(SHARDS[0]) && !hidden(".pack") && !hidden(".view") && !hidden(".heads") && !hidden(".pack.journal"));
+    home.ok(&["pack", source.to_str().unwrap(), home.at("again").to_str().unwrap()]);
+    for name in ["weights.bin", "experts.bin", "config.json", "tokenizer.json"] {
+        let read = |dir: PathBuf| std::fs::read(dir.join(name)).unwrap();
+        assert!(read(home.models().join("bird")) == read(home.at("again")), "{name}");
+    }
+    // Another name has it from there or from the hub, all the same.
+    home.ok(&["rm", "bird"]);
+    assert!(!source.exists());
 }

@@ -6,7 +6,7 @@ macro_rules! sampled_request {
         $(#[$about])*
         #[derive(Clone, Debug, serde::Deserialize, utoipa::ToSchema)]
         pub struct $name {
-            /// The model that is loaded, or one of its aliases.
+            /// A model of `/v1/models`; without it, the server's own.
             pub model: Option<String>,
             $($own)*
             pub stream: Option<bool>,

@@ -5,10 +5,12 @@
 
 mod manifest;
 mod open;
+mod piecewise;
 mod verify;
 mod write;
 
 pub use manifest::{Digest, Form, Manifest, ManifestError, Matrix, Origin, Stack, Sum, Tensor, Text, Weights, read};
+pub use piecewise::Piecewise;
 pub use verify::verify;
 
 pub(crate) use open::{Opened, Pack, is_pack, open};

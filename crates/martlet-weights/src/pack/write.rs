@@ -8,8 +8,8 @@ use crate::folder::Folder;
 use crate::report::{Expected, Kind};
 use martlet_tensor::tiles::{self, LANES, LINE, Layout};
 use martlet_tensor::{Float, Matrix as Stored, Scheme};
-use std::fs::File;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -18,10 +18,10 @@ const BATCH: usize = 16 << 20;
 
 /// The manifest to be, digests left open, and what stays out.
 pub(super) struct Plan {
-    manifest: Manifest,
+    pub manifest: Manifest,
     /// Experts of each stack.
-    counts: Vec<usize>,
-    left_out: Vec<String>,
+    pub counts: Vec<usize>,
+    pub left_out: Vec<String>,
 }
 
 impl Plan {
@@ -200,6 +200,12 @@ pub(super) fn write(src: &Checkpoint, plan: Plan, dir: &Path, progress: Progress
         }
         out.finish()?;
     }
+    write_rest(src, &mut manifest, dir)?;
+    Ok(Summary { source_bytes: src.file_bytes(), bytes, left_out })
+}
+
+/// Writes the text files, and the manifest.
+pub(super) fn write_rest(src: &Checkpoint, manifest: &mut Manifest, dir: &Path) -> Result<(), WeightsError> {
     for name in src.text_names()? {
         if let Some(bytes) = src.text_file(&name)? {
             Out::create(dir, &name)?.all(&bytes)?;
@@ -208,11 +214,10 @@ pub(super) fn write(src: &Checkpoint, plan: Plan, dir: &Path, progress: Progress
         }
     }
     let text = serde_json::to_vec(&manifest).map_err(|e| WeightsError::file(MANIFEST_FILE, e))?;
-    Out::create(dir, MANIFEST_FILE)?.all(&text)?;
-    Ok(Summary { source_bytes: src.file_bytes(), bytes, left_out })
+    Out::create(dir, MANIFEST_FILE)?.all(&text)
 }
 
-fn write_tensor(
+pub(super) fn write_tensor(
     src: &Checkpoint,
     tensor: &Tensor,
     put: &mut dyn FnMut(&[u8]) -> Result<(), WeightsError>,
@@ -239,7 +244,7 @@ fn write_tensor(
     put(&all_factors)
 }
 
-fn write_stack(
+pub(super) fn write_stack(
     src: &Checkpoint,
     stack: &mut Stack,
     count: usize,
@@ -301,7 +306,7 @@ fn factors(matrix: &Stored<'_>, layout: &Layout) -> Vec<u8> {
 }
 
 /// `work` on every item, on all cores; whoever is free takes the next.
-fn parallel<T: Send>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+pub(super) fn parallel<T: Send>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
     let items = Mutex::new(items);
     let take = || {
         let next = || items.lock().unwrap_or_else(|e| e.into_inner()).next();
@@ -318,7 +323,7 @@ fn parallel<T: Send>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + S
 }
 
 /// A file being written.
-struct Out {
+pub(super) struct Out {
     file: File,
     path: PathBuf,
     at: u64,
@@ -331,7 +336,19 @@ impl Out {
         Ok(Out { file, path, at: 0 })
     }
 
-    fn put(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
+    /// A file that is there, from a place on.
+    pub fn at(dir: &Path, name: &str, at: u64) -> Result<Out, WeightsError> {
+        let path = dir.join(name);
+        let open = || {
+            let mut file = OpenOptions::new().write(true).open(&path)?;
+            file.seek(SeekFrom::Start(at))?;
+            Ok(file)
+        };
+        let file = open().map_err(|e: std::io::Error| WeightsError::file(path.display().to_string(), e))?;
+        Ok(Out { file, path, at })
+    }
+
+    pub fn put(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
         self.at += bytes.len() as u64;
         self.file.write_all(bytes).map_err(|e| WeightsError::file(self.path.display().to_string(), e))
     }

@@ -5,7 +5,7 @@ use crate::size;
 use martlet_model::expected_tensors;
 use martlet_session::{ModelSource, SessionError};
 use martlet_weights::WeightsError;
-use martlet_weights::pack::{Repository, pack, verify};
+use martlet_weights::pack::{Repository, Summary, pack, verify};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -62,7 +62,12 @@ pub fn write(src: &ModelSource, dst: &Path, repository: Option<&Repository<'_>>,
     let progress = app.terminal.progress_of_bytes("packing", 1);
     let summary = pack(&checkpoint, &expected, dst, repository, &mut |done, total| progress.set(done, total));
     drop(progress);
-    let summary = summary.map_err(|e| of(name, e))?;
+    say(&summary.map_err(|e| of(name, e))?, dst, started, app);
+    Ok(())
+}
+
+/// Says what was packed, and in what time.
+pub fn say(summary: &Summary, dst: &Path, started: Instant, app: &App) {
     if !summary.left_out.is_empty() {
         app.terminal.note(&format!("left out, since the model does not use them: {}", summary.left_out.join(", ")));
     }
@@ -73,7 +78,6 @@ pub fn write(src: &ModelSource, dst: &Path, repository: Option<&Repository<'_>>,
         size::bytes(summary.source_bytes),
         size::bytes(summary.bytes),
     ));
-    Ok(())
 }
 
 fn of(model: String, e: WeightsError) -> SessionError {

@@ -1,12 +1,14 @@
 //! `martlet pull`: a published model, fetched, checked, packed and installed under a name.
 
+mod arriving;
+
 use crate::app::App;
 use crate::commands::pack;
 use crate::exit::Usage;
 use crate::news::News;
 use crate::{paths, settings, size};
 use anyhow::Context;
-use martlet_hub::{Hub, HubCache, HubOptions, Locked, Snapshot, Store, Target, cache, catalogue, select};
+use martlet_hub::{Hub, HubCache, HubOptions, Locked, RemoteFile, Snapshot, Store, Target, cache, catalogue, select};
 use martlet_session::ModelSource;
 use martlet_session::machine::Machine;
 use martlet_weights::pack::Repository;
@@ -167,23 +169,16 @@ impl Pull<'_> {
             martlet_model::read_config(&config).with_context(|| format!("{repository} can not be used"))?;
         }
         self.pin(&snapshot, revision)?;
-        let weights = select::weight_bytes(&files);
         self.app.terminal.note(&format!(
             "{repository} at {}: {} files, {}",
             &snapshot.commit[..12],
             files.len(),
             size::bytes(files.iter().map(|f| f.size).sum())
         ));
-        let mut shown = Shown::new(self.app);
-        let fetched = hub.fetch(&snapshot, &files, &self.source, weights, &mut |now| shown.set(&now))?;
-        drop(shown);
-        let whence = Repository { name: repository, revision: &snapshot.commit };
-        // A GGUF file is opened by its name, a checkpoint by its folder.
-        let from = match &self.args.file {
-            Some(file) => self.source.join(file),
-            None => self.source.clone(),
+        let downloaded = match arriving::can_arrive(&files) {
+            true => self.pack_as_it_arrives(&hub, &snapshot, &files)?,
+            false => self.pack_when_it_is_there(&hub, &snapshot, &files)?,
         };
-        pack::write(&ModelSource::Path(from), &self.path, Some(&whence), self.app)?;
         if !self.args.keep_source {
             std::fs::remove_dir_all(&self.source)
                 .with_context(|| format!("{} can not be deleted", self.source.display()))?;
@@ -192,9 +187,32 @@ impl Pull<'_> {
         self.say(json!({
             "repository": repository,
             "revision": snapshot.commit,
-            "downloaded": fetched.done - fetched.found,
+            "downloaded": downloaded,
             "source": source,
         }))
+    }
+
+    /// Bytes that were fetched.
+    fn pack_as_it_arrives(&self, hub: &Hub, snapshot: &Snapshot, files: &[RemoteFile]) -> anyhow::Result<u64> {
+        let done = arriving::Arriving { pull: self, hub, snapshot, files }.run()?;
+        pack::say(&done.summary, &self.path, self.started, self.app);
+        Ok(done.downloaded)
+    }
+
+    /// The same for a GGUF file, which says what it holds only after a long table of tokens.
+    fn pack_when_it_is_there(&self, hub: &Hub, snapshot: &Snapshot, files: &[RemoteFile]) -> anyhow::Result<u64> {
+        let mut shown = Shown::new(self.app);
+        let weights = select::weight_bytes(files);
+        let fetched = hub.fetch(snapshot, files, &self.source, weights, &mut |now| shown.set(&now))?;
+        drop(shown);
+        let whence = Repository { name: &snapshot.repository, revision: &snapshot.commit };
+        // A GGUF file is opened by its name, a checkpoint by its folder.
+        let from = match &self.args.file {
+            Some(file) => self.source.join(file),
+            None => self.source.clone(),
+        };
+        pack::write(&ModelSource::Path(from), &self.path, Some(&whence), self.app)?;
+        Ok(fetched.done - fetched.found)
     }
 
     /// The commit that an earlier run has begun to fetch.

@@ -2,7 +2,11 @@
 
 use crate::app::App;
 use crate::exit::Usage;
-use martlet_server::{Limits, Options, ServeError, Server};
+use martlet_hub::Store;
+use martlet_server::{Found, Library, Limits, Options, ServeError, Server};
+use martlet_session::ModelSource;
+use martlet_weights::pack::MANIFEST_FILE;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -36,6 +40,10 @@ pub struct Args {
     /// Answer whatever model a client asks for
     #[arg(long)]
     pub any_model: bool,
+    /// Which models requests may name: installed ones, of which one is in memory at a time, or one, its own
+    /// [default: installed]
+    #[arg(long, value_name = "WHICH")]
+    pub models: Option<String>,
     /// Answers at a time; more wait [default: 4]
     #[arg(long, value_name = "N")]
     pub sequences: Option<String>,
@@ -70,6 +78,7 @@ Examples:
   martlet serve -m ~/models/Qwen3.5-35B-A3B-4bit
   martlet serve --host 0.0.0.0 --api-key \"$KEY\"
   martlet serve --port 9000 --alias gpt-5,claude-sonnet-4-5
+  martlet serve -m qwen3.5-4b --models one
   curl localhost:8080/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}'
 
@@ -87,6 +96,7 @@ impl Args {
             ("allow_host", &self.allow_host),
             ("model_name", &self.model_name),
             ("alias", &self.alias),
+            ("models", &self.models),
             ("sequences", &self.sequences),
             ("queue", &self.queue),
             ("loop_guard", &self.loop_guard),
@@ -105,12 +115,63 @@ impl Args {
 pub fn run(args: &Args, app: &App) -> anyhow::Result<()> {
     let serve = &app.settings.serve;
     let session = app.open_for(serve.sequences)?;
-    let server = Server::bind(Arc::new(session), options(args, app)).map_err(mistake)?;
+    let mut options = options(args, app);
+    if serve.installed_models {
+        share_installed(&mut options, app)?;
+    }
+    let server = Server::bind(Arc::new(session), options).map_err(mistake)?;
     app.terminal.result(&format!("http://{}\n", server.address()))?;
     let stop = server.stop();
     let _guard = app.interrupt.during(move || stop.stop());
     server.run(true);
     Ok(())
+}
+
+/// Lets requests name the installed models.
+fn share_installed(options: &mut Options, app: &App) -> anyhow::Result<()> {
+    let Some(store) = app.settings.store() else { return Ok(()) };
+    let settings = &app.settings;
+    let own = settings.model.as_deref().filter(|name| settings.installed(name).is_some());
+    // Under another name it would be loaded a second time in its own place.
+    if let Some(name) = own.filter(|name| options.model_name.is_some() && !options.aliases.iter().any(|a| a == name)) {
+        options.aliases.push(name.to_string());
+    }
+    let open = martlet_session::Options { sequences: settings.serve.sequences, ..app.options()? };
+    options.library = Some(Arc::new(Shelf { store, own: app.model(), open }));
+    Ok(())
+}
+
+/// The installed models, as a server sees them.
+#[derive(Debug)]
+struct Shelf {
+    store: Store,
+    own: ModelSource,
+    open: martlet_session::Options,
+}
+
+impl Library for Shelf {
+    fn names(&self) -> Vec<String> {
+        // A folder that can not be read has none; who asks for one is told.
+        self.store.names().unwrap_or_default()
+    }
+
+    fn find(&self, name: &str) -> Option<Found> {
+        let path = self.store.find(name)?;
+        let manifest = path.join(MANIFEST_FILE).metadata().ok()?;
+        let mut version = DefaultHasher::new();
+        (manifest.len(), manifest.modified().ok()).hash(&mut version);
+        #[cfg(unix)]
+        std::os::unix::fs::MetadataExt::ino(&manifest).hash(&mut version);
+        Some(Found { source: ModelSource::Path(path), version: version.finish() })
+    }
+
+    fn own(&self) -> ModelSource {
+        self.own.clone()
+    }
+
+    fn options(&self) -> &martlet_session::Options {
+        &self.open
+    }
 }
 
 /// Refuses what would not be served.

@@ -93,6 +93,7 @@ fn table(at: &Address, stats: &ServerStats) -> String {
     let rows = [
         ("server", format!("{at}, martlet {}, up {}", stats.version, time(stats.uptime_s))),
         ("model", format!("{} ({}) on {}{names}", stats.model, stats.architecture, stats.device)),
+        ("switching", switching(stats)),
         ("context", format!("{} tokens, {} sequences at a time", stats.context, stats.sequences)),
         (
             "requests",
@@ -130,6 +131,18 @@ fn table(at: &Address, stats: &ServerStats) -> String {
     rows.iter().map(|(name, value)| format!("{name:12}  {value}\n")).collect()
 }
 
+/// How one model takes the place of another.
+fn switching(stats: &ServerStats) -> String {
+    let s = &stats.switching;
+    match s.on {
+        false => "off".to_string(),
+        true => {
+            let loading = if s.loading { "loading; " } else { "" };
+            format!("{loading}{} loaded, {} could not be; {} requests wait", s.loads, s.failures, s.waiting)
+        }
+    }
+}
+
 /// Seconds in the two largest units.
 fn time(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
@@ -160,12 +173,14 @@ mod tests {
             },
             "drafts": {"drafted": 20, "accepted": 15},
             "memory": {"budget": null, "weights": 1048576, "pool": 3145728},
-            "stored_responses": {"count": 1, "bytes": 512}
+            "stored_responses": {"count": 1, "bytes": 512},
+            "switching": {"on": true, "own": "m", "loading": false, "waiting": 3, "loads": 2, "failures": 1}
         });
         let text = table(&Address::parse("127.0.0.1:8080").unwrap(), &serde_json::from_value(stats).unwrap());
         let expected = "\
 server        http://127.0.0.1:8080, martlet 0.1.0, up 1 d 2 h
 model         m (qwen3_5) on cpu, also a, b
+switching     2 loaded, 1 could not be; 3 requests wait
 context       4096 tokens, 4 sequences at a time
 requests      3 of 256 run or wait; in the engine 2 run, 1 wait
 connections   2; 0 streams without a reader

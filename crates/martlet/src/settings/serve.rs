@@ -18,6 +18,8 @@ pub struct ServeSettings {
     pub model_name: Option<String>,
     pub aliases: Vec<String>,
     pub any_model: bool,
+    /// Whether requests may name any installed model.
+    pub installed_models: bool,
     pub sequences: usize,
     pub queue: usize,
     pub loop_guard: LoopGuard,
@@ -40,6 +42,7 @@ impl ServeSettings {
             model_name: r.pick("model_name", text)?,
             aliases: r.pick("alias", words)?.unwrap_or_default(),
             any_model: r.pick("any_model", flag)?.unwrap_or(false),
+            installed_models: r.pick("models", installed_models)?.unwrap_or(true),
             sequences: r.pick("sequences", count)?.unwrap_or(4),
             queue: r.pick("queue", count)?.unwrap_or(256),
             loop_guard: r.pick("loop_guard", loop_guard)?.unwrap_or_default(),
@@ -57,6 +60,15 @@ fn host(value: &str) -> Result<IpAddr, String> {
     match value {
         "localhost" => Ok(IpAddr::from([127, 0, 0, 1])),
         _ => value.parse().map_err(|_| "an IP address is expected, such as 127.0.0.1 or 0.0.0.0".to_string()),
+    }
+}
+
+/// Whether other models than the server's own may be had.
+fn installed_models(value: &str) -> Result<bool, String> {
+    match value {
+        "installed" => Ok(true),
+        "one" => Ok(false),
+        _ => Err("installed or one is expected".to_string()),
     }
 }
 
@@ -96,6 +108,14 @@ mod tests {
         assert_eq!(settings.rows.iter().find(|r| r.key == "api_key").unwrap().value, "(set)");
         assert!(resolve(&[("host", "everywhere")]).unwrap_err().to_string().contains("IP address"));
         assert!(resolve(&[("queue", "0")]).is_err());
+    }
+
+    #[test]
+    fn other_models_can_be_refused() {
+        let installed = |value| resolve(&[("models", value)]).map(|s| s.serve.installed_models);
+        assert!(resolve(&[]).unwrap().serve.installed_models && installed("installed").unwrap());
+        assert!(!installed("one").unwrap());
+        assert!(installed("all").unwrap_err().to_string().ends_with("installed or one is expected"));
     }
 
     #[test]

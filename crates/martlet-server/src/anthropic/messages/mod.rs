@@ -8,8 +8,11 @@ pub use types::{Message, MessagesRequest, TokenCount};
 
 use crate::app::{App, Caller};
 use crate::error::{ApiError, Style};
-use crate::generate::Job;
+use crate::generate::{Adapter, Job, Task};
+use crate::residence::Resident;
+use martlet_session::Session;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// The name of this endpoint in logs and metrics.
 pub const ENDPOINT: &str = "messages";
@@ -17,16 +20,18 @@ pub const ENDPOINT: &str = "messages";
 /// What a request asks for.
 pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiError> {
     let mut read = request::read(body, &app.options)?;
-    app.check_model(read.model.as_deref())?;
+    let model = app.asked(read.model.as_deref())?;
     app.scripted(&read.last, &mut read.options)?;
     let id = app.id("msg_");
-    let adapter = Box::new(stream::Messages::new(&id, &app.model));
+    let of = id.clone();
+    let adapter = move |model: &Arc<Resident>| Box::new(stream::Messages::new(&of, model.name())) as Box<dyn Adapter>;
     Ok(Job {
         id,
         endpoint: ENDPOINT,
+        model,
         style: Style::Anthropic,
         turns: vec![(read.prompt, read.options)],
-        adapter,
+        adapter: Box::new(adapter),
         stream: read.stream,
         warnings: read.warnings,
         traced: read.traced,
@@ -36,9 +41,12 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
 }
 
 /// Tokens of what a request would send.
-pub fn count_tokens(app: &App, body: &Map<String, Value>) -> Result<(TokenCount, Vec<String>), ApiError> {
+pub fn count_tokens(app: &App, body: &Map<String, Value>) -> Result<Task<TokenCount>, ApiError> {
     let read = request::read(body, &app.options)?;
-    app.check_model(read.model.as_deref())?;
-    let input_tokens = app.session.prompt_ids(&read.prompt)?.len();
-    Ok((TokenCount { input_tokens }, read.warnings))
+    let model = app.asked(read.model.as_deref())?;
+    let work = move |session: &Session| {
+        let input_tokens = session.prompt_ids(&read.prompt)?.len();
+        Ok((TokenCount { input_tokens }, read.warnings))
+    };
+    Ok(Task { model, work: Box::new(work) })
 }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 /// header `x-martlet-warning`.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct MessagesRequest {
-    /// The model that is loaded, or one of its aliases.
+    /// A model of `/v1/models`; without it, the server's own.
     pub model: Option<String>,
     /// Most tokens of the answer, thinking included; none: until its end or the context's.
     pub max_tokens: Option<i64>,

@@ -9,9 +9,11 @@ pub use types::{ChatChunk, ChatCompletion, ChatRequest, StreamOptions};
 
 use crate::app::{App, Caller};
 use crate::error::{ApiError, Style};
-use crate::generate::Job;
+use crate::generate::{Adapter, Job};
+use crate::residence::Resident;
 use crate::usage::UsageIn;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// The name of this endpoint in logs and metrics.
 pub const ENDPOINT: &str = "chat";
@@ -19,7 +21,7 @@ pub const ENDPOINT: &str = "chat";
 /// What a request asks for.
 pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiError> {
     let read = request::read(body, &app.options)?;
-    app.check_model(read.model.as_deref())?;
+    let model = app.asked(read.model.as_deref())?;
     let id = app.id("chatcmpl-");
     let mut turns = Vec::new();
     for choice in 0..read.n {
@@ -29,20 +31,25 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
         app.scripted(&read.last, &mut options)?;
         turns.push((read.prompt.clone(), options));
     }
-    let about = stream::About {
-        id: id.clone(),
-        created: crate::log::unix_seconds(),
-        model: app.model.clone(),
-        tools: read.tools,
-        logprobs: read.options.logprobs.is_some(),
-        usage: read.usage,
-        bytes_of: app.bytes_of(),
-    };
-    let adapter = Box::new(stream::Chat::new(about, read.n));
+    let about = (id.clone(), read.tools, read.options.logprobs.is_some());
+    let adapter = Box::new(move |model: &Arc<Resident>| {
+        let (id, tools, logprobs) = about;
+        let about = stream::About {
+            id,
+            created: crate::log::unix_seconds(),
+            model: model.name().to_string(),
+            tools,
+            logprobs,
+            usage: read.usage,
+            bytes_of: model.bytes_of(),
+        };
+        Box::new(stream::Chat::new(about, read.n)) as Box<dyn Adapter>
+    });
     let (stream, warnings, traced, fields) = (read.stream, read.warnings, read.traced, read.fields);
     Ok(Job {
         id,
         endpoint: ENDPOINT,
+        model,
         turns,
         adapter,
         stream,

@@ -9,10 +9,12 @@ pub use types::{Completion, CompletionsRequest};
 use crate::app::{App, Caller};
 use crate::ask::form;
 use crate::error::{ApiError, Fields, Style};
-use crate::generate::{Job, Traced};
+use crate::generate::{Adapter, Job, Traced};
+use crate::residence::Resident;
 use crate::usage::UsageIn;
 use martlet_session::Prompt;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// The name of this endpoint in logs and metrics.
 pub const ENDPOINT: &str = "completions";
@@ -20,7 +22,7 @@ pub const ENDPOINT: &str = "completions";
 /// What a request asks for.
 pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiError> {
     let read = request::read(body, &app.options)?;
-    app.check_model(read.model.as_deref())?;
+    let model = app.asked(read.model.as_deref())?;
     let id = app.id("cmpl-");
     let mut turns = Vec::new();
     let mut echoes = Vec::new();
@@ -30,24 +32,31 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
             options.choice = choice as u32;
             options.tokens = read.usage == UsageIn::EveryChunk;
             app.scripted(&request::text(&prompt), &mut options)?;
-            echoes.push(if read.echo { text(app, &prompt) } else { String::new() });
+            echoes.push(read.echo.then(|| prompt.clone()));
             turns.push((prompt.clone(), options));
         }
     }
-    let about = stream::About {
-        id: id.clone(),
-        created: crate::log::unix_seconds(),
-        model: app.model.clone(),
-        logprobs: read.options.logprobs.is_some(),
-        usage: read.usage,
-        bytes_of: app.bytes_of(),
-    };
-    let adapter = Box::new(stream::Completions::new(about, echoes, read.n));
+    let about = (id.clone(), read.options.logprobs.is_some());
+    let adapter = Box::new(move |model: &Arc<Resident>| {
+        let (id, logprobs) = about;
+        let about = stream::About {
+            id,
+            created: crate::log::unix_seconds(),
+            model: model.name().to_string(),
+            logprobs,
+            usage: read.usage,
+            bytes_of: model.bytes_of(),
+        };
+        let echo = |prompt: Option<Prompt>| prompt.map_or(String::new(), |prompt| text(model, &prompt));
+        let echoes = echoes.into_iter().map(echo).collect();
+        Box::new(stream::Completions::new(about, echoes, read.n)) as Box<dyn Adapter>
+    });
     let (stream, warnings, traced) = (read.stream, read.warnings, Traced::default());
     let fields = Fields { prompt: "prompt", form: form(body), ..Fields::default() };
     Ok(Job {
         id,
         endpoint: ENDPOINT,
+        model,
         style: Style::OpenAi,
         turns,
         adapter,
@@ -60,8 +69,8 @@ pub fn job(app: &App, _: &Caller, body: &Map<String, Value>) -> Result<Job, ApiE
 }
 
 /// A prompt as text.
-fn text(app: &App, prompt: &Prompt) -> String {
-    match (prompt, app.session.text()) {
+fn text(model: &Resident, prompt: &Prompt) -> String {
+    match (prompt, model.session.text()) {
         (Prompt::Text(text), _) => text.clone(),
         (Prompt::Ids(ids), Some(text)) => text.tokenizer.decode(ids, martlet_chat::SpecialTokens::Show),
         _ => String::new(),

@@ -9,7 +9,8 @@ pub use types::{ResponsesRequest, ResponsesResponse};
 
 use crate::app::{App, Caller};
 use crate::error::{ApiError, Style};
-use crate::generate::{Job, Then};
+use crate::generate::{Adapter, Job, Then};
+use crate::residence::Resident;
 use crate::store::Stored;
 use martlet_chat::Message;
 use serde_json::{Map, Value, json};
@@ -23,10 +24,10 @@ pub fn job(app: &App, caller: &Caller, body: &Map<String, Value>) -> Result<Job,
     let id = app.id("resp_");
     let find = items::Find { store: &app.store, client: &caller.client };
     let mut read = request::read(body, &app.options, &find)?;
-    app.check_model(read.model.as_deref())?;
+    let model = app.asked(read.model.as_deref())?;
     app.scripted(&read.last, &mut read.options)?;
     read.response.id = id.clone();
-    read.response.model = app.model.clone();
+    read.response.model = model.name.clone();
     read.response.created_at = crate::log::unix_seconds();
     let store = read.store.then(|| Keep {
         app_store: app.store.clone(),
@@ -35,18 +36,22 @@ pub fn job(app: &App, caller: &Caller, body: &Map<String, Value>) -> Result<Job,
         input: with_ids(read.input, &id),
         messages: read.messages,
     });
-    let about = stream::About {
-        tools: read.tools,
-        summary: read.summary,
-        encrypted: read.encrypted,
-        logprobs: read.logprobs,
-        bytes_of: app.bytes_of(),
-    };
-    let adapter = Box::new(stream::Responses::new(read.response, about));
+    let (response, tools) = (read.response, read.tools);
+    let adapter = Box::new(move |model: &Arc<Resident>| {
+        let about = stream::About {
+            tools,
+            summary: read.summary,
+            encrypted: read.encrypted,
+            logprobs: read.logprobs,
+            bytes_of: model.bytes_of(),
+        };
+        Box::new(stream::Responses::new(response, about)) as Box<dyn Adapter>
+    });
     let then = store.map(|keep| Box::new(move |response: &Value| keep.put(response)) as Then);
     Ok(Job {
         id,
         endpoint: ENDPOINT,
+        model,
         style: Style::OpenAi,
         turns: vec![(read.prompt, read.options)],
         adapter,

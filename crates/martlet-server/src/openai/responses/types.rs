@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 /// `x-martlet-warning`.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct ResponsesRequest {
-    /// The model that is loaded, or one of its aliases.
+    /// A model of `/v1/models`; without it, the server's own.
     pub model: Option<String>,
     /// A text, or items: messages, reasoning, function_call, function_call_output, custom_tool_call,
     /// custom_tool_call_output, item_reference.
