@@ -5,7 +5,7 @@ use martlet_cpu::{Cpu, CpuOptions};
 use martlet_device::KvScheme;
 use martlet_engine::{Capacity, DrafterChoice, Engine, EngineOptions, Event, Runner, SeqInput};
 use martlet_model::{Model, expected_tensors, read_config};
-use martlet_stream::{Control, Streamed, slot_bytes};
+use martlet_stream::{Control, LookAhead, StreamStats, Streamed, slot_bytes};
 use martlet_tests::engines::{self, START};
 use martlet_tests::law::{greedy, run, sampled};
 use martlet_tests::{fixtures, random, runner};
@@ -39,17 +39,17 @@ fn cpu() -> Cpu {
 }
 
 /// Model and experts in `slots` slots.
-fn streamed(checkpoint: &Checkpoint, slots: u64) -> (Model<Cpu>, Streamed<Cpu>, Cpu) {
+fn streamed(checkpoint: &Checkpoint, slots: u64, ahead: LookAhead) -> (Model<Cpu>, Streamed<Cpu>, Cpu) {
     let cpu = cpu();
     let spec = read_config(checkpoint.config()).unwrap();
     let bytes = slots * slot_bytes(checkpoint).unwrap();
-    let experts = Streamed::new(&cpu, &spec, checkpoint, bytes).unwrap_or_else(|e| panic!("{e}"));
+    let experts = Streamed::new(&cpu, &spec, checkpoint, bytes, ahead).unwrap_or_else(|e| panic!("{e}"));
     let model = Model::load_dense(&cpu, checkpoint, spec, &mut |_, _| {}).unwrap();
     (model, experts, cpu)
 }
 
-fn streaming_runner(checkpoint: &Checkpoint, slots: u64) -> (Runner<Cpu>, Arc<Control>) {
-    let (model, experts, cpu) = streamed(checkpoint, slots);
+fn streaming_runner(checkpoint: &Checkpoint, slots: u64, ahead: LookAhead) -> (Runner<Cpu>, Arc<Control>) {
+    let (model, experts, cpu) = streamed(checkpoint, slots, ahead);
     let control = experts.control();
     let capacity = Capacity { kv: KvScheme::F16, pages: 160, sequences: 8, rows: 320, outputs: 320 };
     (Runner::new(cpu, model, Box::new(experts), capacity).unwrap(), control)
@@ -69,18 +69,35 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
         let ids = random::Rng(3).ids(150, vocabulary.min(500));
         let mut resident = runner(cpu(), checkpoint, KvScheme::F16, 320);
         let expected = [greedy(), sampled(11)].map(|p| run(&mut resident, &ids, 64, 12, &p, 0));
-        for slots in slots {
-            let (mut runner, control) = streaming_runner(checkpoint, slots);
+        for (slots, ahead) in slots.into_iter().flat_map(|s| AHEAD.map(|ahead| (s, ahead))) {
+            let what = format!("{name}, {slots} slots, look-ahead {ahead:?}");
+            let (mut runner, control) = streaming_runner(checkpoint, slots, ahead);
             for (chunk, others) in [(64, 0), (1, 0), (150, 0), (33, 5)] {
                 let found = [greedy(), sampled(11)].map(|p| run(&mut runner, &ids, chunk, 12, &p, others));
-                assert!(found == expected, "{name}, {slots} slots, chunks of {chunk} among {others} others");
+                assert!(found == expected, "{what}, chunks of {chunk} among {others} others");
             }
             let stats = control.stats();
-            eprintln!("{name}, {slots} slots: {stats:?}");
-            assert!(stats.reads > 0 && stats.hits + stats.reads == stats.needed, "{stats:?}");
-            assert!(slots < 30 || stats.hits > 0, "{stats:?}");
+            eprintln!("{what}: {stats:?}");
+            assert!(stats.reads > 0 && stats.hits + stats.reads == stats.needed, "{what}: {stats:?}");
+            assert!(slots < 30 || stats.hits > 0, "{what}: {stats:?}");
+            check_ahead(&stats, slots, ahead);
         }
     }
+}
+
+const AHEAD: [LookAhead; 3] = [LookAhead::Off, LookAhead::Auto, LookAhead::Always];
+
+/// Whether experts were read ahead as it was asked for, and are counted.
+fn check_ahead(stats: &StreamStats, slots: u64, ahead: LookAhead) {
+    match ahead {
+        LookAhead::Off => assert!(stats.ahead == 0 && stats.guesses == 0, "{stats:?}"),
+        LookAhead::Auto => assert!(stats.ahead <= stats.guesses, "{stats:?}"),
+        // An eighth of few slots is none.
+        LookAhead::Always => assert!(slots < 8 || stats.ahead_used > 0, "{stats:?}"),
+    }
+    assert!(stats.ahead_used <= stats.ahead && stats.ahead_used <= stats.guesses_right, "{stats:?}");
+    assert!(stats.guesses_right <= stats.guesses && stats.guesses_right <= stats.guess_missing, "{stats:?}");
+    assert!(stats.ahead == stats.ahead_used || stats.bytes_wasted > 0, "{stats:?}");
 }
 
 /// Drafts, several sequences, prefix hits; and a budget that changes at random while they run.
@@ -99,8 +116,13 @@ fn engines_answer_the_same_while_slots_come_and_go() {
         .collect();
     let plain = engines::start(&checkpoint, 2, engines::plain());
     let expected: Vec<_> = requests.iter().map(|r| engines::run(&plain, r.clone()).0).collect();
-    for (drafter, slots, sequences) in [(DrafterChoice::Mtp, 14, 1), (DrafterChoice::Auto, 60, 4)] {
-        let (model, experts, cpu) = streamed(&checkpoint, slots);
+    for (drafter, slots, sequences, ahead) in [
+        (DrafterChoice::Mtp, 14, 1, LookAhead::Off),
+        (DrafterChoice::Mtp, 14, 1, LookAhead::Always),
+        (DrafterChoice::Auto, 60, 4, LookAhead::Auto),
+        (DrafterChoice::Auto, 60, 4, LookAhead::Always),
+    ] {
+        let (model, experts, cpu) = streamed(&checkpoint, slots, ahead);
         let (control, bytes) = (experts.control(), slots * slot_bytes(&checkpoint).unwrap());
         let options = EngineOptions { drafter, sequences, prefix_cache: true, prefill_chunk: 48, ..engines::plain() };
         let engine = Engine::start(cpu, model, Box::new(experts), options).unwrap();
@@ -115,7 +137,7 @@ fn engines_answer_the_same_while_slots_come_and_go() {
             });
             for round in 0..3 {
                 let found = engines::all(&engine, &requests);
-                engines::compare(&found, &expected, &format!("{drafter:?}, {slots} slots, round {round}"));
+                engines::compare(&found, &expected, &format!("{drafter:?}, {slots} slots, {ahead:?}, round {round}"));
             }
             stop.store(true, Ordering::Relaxed);
         });
@@ -143,23 +165,30 @@ fn damaged_files_fail_the_step_and_no_later_one() {
     let checkpoint = many_experts(&dir.path().join("pack"));
     let path = dir.path().join("pack").join(pack::EXPERTS_FILE);
     let good = std::fs::read(&path).unwrap();
-    let (mut runner, _) = streaming_runner(&checkpoint, 40);
+    for ahead in AHEAD {
+        let (runner, _) = streaming_runner(&checkpoint, 40, ahead);
+        damage(runner, &path, dir.path(), &good);
+        std::fs::write(&path, &good).unwrap();
+    }
+}
+
+fn damage(mut runner: Runner<Cpu>, path: &Path, dir: &Path, good: &[u8]) {
     let expected = step(&mut runner).unwrap();
     let told = |error: String, what: &str| {
         assert!(error.contains("experts.bin") && error.contains("at byte") && error.contains(what), "{error}");
     };
     let flipped: Vec<u8> = good.iter().enumerate().map(|(i, b)| if i % 16384 == 100 { b ^ 4 } else { *b }).collect();
-    std::fs::write(&path, &flipped).unwrap();
+    std::fs::write(path, &flipped).unwrap();
     told(step(&mut runner).unwrap_err(), "xxh3");
-    std::fs::write(&path, &good).unwrap();
+    std::fs::write(path, good).unwrap();
     assert!(step(&mut runner).unwrap() == expected, "after a flipped bit");
-    cut(&path, good.len() as u64 / 3);
+    cut(path, good.len() as u64 / 3);
     told(step(&mut runner).unwrap_err(), "ends at byte");
-    std::fs::write(&path, &good).unwrap();
+    std::fs::write(path, good).unwrap();
     assert!(step(&mut runner).unwrap() == expected, "after a cut file");
     // Replaced by renaming: the file that was opened is still there.
-    std::fs::write(dir.path().join("new"), &flipped).unwrap();
-    std::fs::rename(dir.path().join("new"), &path).unwrap();
+    std::fs::write(dir.join("new"), &flipped).unwrap();
+    std::fs::rename(dir.join("new"), path).unwrap();
     assert!(step(&mut runner).unwrap() == expected, "beside a new file");
 }
 
@@ -169,7 +198,7 @@ fn a_request_fails_and_the_engine_goes_on() {
     let checkpoint = fledgling(&dir.path().join("pack"));
     let path = dir.path().join("pack").join(pack::EXPERTS_FILE);
     let good = std::fs::read(&path).unwrap();
-    let (model, experts, cpu) = streamed(&checkpoint, 12);
+    let (model, experts, cpu) = streamed(&checkpoint, 12, LookAhead::Always);
     let engine = Engine::start(cpu, model, Box::new(experts), engines::plain()).unwrap();
     let request = engines::request(&[START, 5, 6, 7], engines::greedy(), 8);
     let expected = engines::run(&engine, request.clone()).0;

@@ -10,6 +10,7 @@ pub mod memory;
 pub mod reader;
 pub mod reserve;
 pub mod slots;
+pub mod supply;
 pub mod topology;
 
 pub use arena::Arena;
@@ -17,3 +18,4 @@ pub use map::{Map, MapError};
 pub use reader::Reader;
 pub use reserve::Reserve;
 pub use slots::Slot;
+pub use supply::Supply;

@@ -27,6 +27,11 @@ impl Slot {
         self.0.release();
     }
 
+    /// Has the system give the slot its memory now. The bytes stay what they are.
+    pub fn touch(&mut self) {
+        self.0.touch();
+    }
+
     /// Bytes `part` of the slot, for a thread that writes them while others write other parts.
     ///
     /// # Safety
@@ -76,6 +81,8 @@ mod tests {
         }
         assert!(slots.iter().enumerate().all(|(i, s)| s.iter().all(|b| *b == i as u8 + 1)));
         slots[1].release();
+        assert!(slots[1].iter().all(|b| *b == 0));
+        slots.iter_mut().for_each(Slot::touch);
         assert!(slots[1].iter().all(|b| *b == 0));
         assert!(slots[0].iter().all(|b| *b == 1) && slots[2].iter().all(|b| *b == 3));
         assert!(Slot::many(usize::MAX, 4096).is_err() && Slot::many(2, usize::MAX).is_err());

@@ -5,12 +5,26 @@ use martlet_device::{Device, DeviceError};
 /// Computes the experts that have a slot: (device, experts, slot of each expert).
 pub type Run<'a, D> = &'a mut dyn FnMut(&mut D, &<D as Device>::Experts, &[u32]);
 
+/// Most rows of a step for which a router is asked ahead: steps of more choose nearly all experts.
+pub const AHEAD_ROWS: usize = 8;
+
 /// Makes the experts that a router chose available to the device. Layers are numbered as in the trunk; the draft head's
 /// layer is the one after the last.
 pub trait ExpertProvider<D: Device> {
     /// What `routes`, the choices of `b`'s rows, need of `layer` can be made ready from now on: reads begin. The same
     /// layer's [`Self::provide`] follows.
     fn begin(&mut self, _d: &mut D, _layer: usize, _routes: &D::Routes, _b: &D::Batch) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Whether it is of use to hear, between `begin` and `provide` of a layer, what the next layer may choose.
+    fn looks_ahead(&self) -> bool {
+        false
+    }
+
+    /// What the router of `layer` chooses of the hidden state of the layer before: likely choices of `b`'s rows, at most
+    /// [`AHEAD_ROWS`] of them. They may be made ready early; no result depends on them.
+    fn ahead(&mut self, _d: &mut D, _layer: usize, _routes: &D::Routes, _b: &D::Batch) -> Result<(), DeviceError> {
         Ok(())
     }
 

@@ -39,9 +39,10 @@ impl<D: Device> Model<D> {
         s: &mut Scratch<D>,
         experts: &mut dyn ExpertProvider<D>,
     ) -> Result<(), ModelError> {
-        for layer in range {
+        for layer in range.clone() {
             let place = Place { layer, eps: self.spec.eps };
-            self.layers[layer].forward(d, place, x, b, &mut cache.layers[layer], s, experts)?;
+            let next = self.layers[..range.end].get(layer + 1);
+            self.layers[layer].forward(d, place, x, b, &mut cache.layers[layer], s, next, experts)?;
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ mod spec;
 pub use arch::{ARCHITECTURES, read_config};
 pub use cache::{Cache, LayerCache};
 pub use error::ModelError;
-pub use experts::{ExpertProvider, Resident, Run};
+pub use experts::{AHEAD_ROWS, ExpertProvider, Resident, Run};
 pub use forward::Model;
 pub use load::weight_bytes;
 pub use martlet_device::KvScheme;

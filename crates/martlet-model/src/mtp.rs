@@ -66,7 +66,7 @@ impl<D: Device> Mtp<D> {
         experts: &mut dyn ExpertProvider<D>,
     ) -> Result<(), ModelError> {
         self.join(d, embed, place.eps, hidden, b, s);
-        self.layer.forward(d, place, hidden, b, &mut cache.layers[place.layer], s, experts)?;
+        self.layer.forward(d, place, hidden, b, &mut cache.layers[place.layer], s, None, experts)?;
 
         d.rms_norm(hidden, &self.norm, place.eps, Rows::All, b, &mut s.tmp, 0);
         d.gather(&s.tmp, b, &mut s.output);

@@ -1,6 +1,7 @@
 //! Buffers of a step.
 
 use crate::ModelError;
+use crate::experts::AHEAD_ROWS;
 use crate::mtp::draft_vocabulary;
 use crate::spec::{MixerSpec, MlpSpec, ModelSpec};
 use martlet_device::{Device, RouteSpec};
@@ -32,6 +33,7 @@ pub struct Scratch<D: Device> {
     pub routes: D::Routes,
     /// [rows * chosen, hidden] outputs of the chosen experts.
     pub(crate) chosen: D::Buffer,
+    pub(crate) ahead: Ahead<D>,
     /// [rows, 2 * hidden] input of the draft head.
     pub(crate) pair: D::Buffer,
     /// [outputs, hidden] hidden states of the output rows after the final norm: what the head reads.
@@ -40,6 +42,28 @@ pub struct Scratch<D: Device> {
     pub logits: D::Buffer,
     /// [outputs, tokens that are drafted among], of the draft head.
     pub draft_logits: D::Buffer,
+}
+
+/// For a router that is asked ahead, of a few rows.
+pub(crate) struct Ahead<D: Device> {
+    /// [rows, hidden]
+    pub normed: D::Buffer,
+    /// [rows, experts]
+    pub router: D::Buffer,
+    pub routes: D::Routes,
+}
+
+impl<D: Device> Ahead<D> {
+    fn new(d: &D, hidden: usize, route: RouteSpec, rows: usize) -> Result<Ahead<D>, ModelError> {
+        let rows = ahead_rows(route, rows);
+        let (normed, router) = (d.buffer(rows, hidden)?, d.buffer(rows, route.experts)?);
+        Ok(Ahead { normed, router, routes: d.routes(rows, route)? })
+    }
+}
+
+/// Rows for which routers are asked ahead, of steps of up to `rows`.
+fn ahead_rows(route: RouteSpec, rows: usize) -> usize {
+    if route.experts > 0 { rows.min(AHEAD_ROWS) } else { 0 }
 }
 
 impl<D: Device> Scratch<D> {
@@ -56,6 +80,7 @@ impl<D: Device> Scratch<D> {
             router: d.buffer(rows, widths.route.experts + 1)?,
             routes: d.routes(rows, widths.route)?,
             chosen: d.buffer(rows * widths.route.chosen, hidden)?,
+            ahead: Ahead::new(d, hidden, widths.route, rows)?,
             pair: d.buffer(rows, 2 * hidden)?,
             output: d.buffer(outputs, hidden)?,
             logits: d.buffer(outputs, spec.vocabulary)?,
@@ -72,7 +97,8 @@ pub fn scratch_bytes(spec: &ModelSpec, rows: usize, outputs: usize) -> u64 {
     let row = narrow + (4 + w.route.chosen) * hidden + 2 * w.route.chosen;
     let values = |rows: usize, width: usize| (rows as u64).saturating_mul(width as u64);
     let output = hidden + spec.vocabulary + draft_vocabulary(spec.vocabulary);
-    values(rows, row).saturating_add(values(outputs, output)).saturating_mul(4)
+    let ahead = values(ahead_rows(w.route, rows), hidden + w.route.experts + 2 * w.route.chosen);
+    values(rows, row).saturating_add(values(outputs, output)).saturating_add(ahead).saturating_mul(4)
 }
 
 /// The widest of each buffer over all layers.
@@ -138,10 +164,12 @@ mod tests {
             let spec = read_config(&config).unwrap();
             let s = Scratch::new(&Reference::new(), &spec, 5, 3).unwrap();
             let buffers = [&s.normed, &s.proj, &s.mixed, &s.tmp, &s.conv, &s.gates, &s.router, &s.chosen, &s.pair];
-            let all = buffers.into_iter().chain([&s.output, &s.logits, &s.draft_logits]);
+            let ahead = [&s.ahead.normed, &s.ahead.router];
+            let all = buffers.into_iter().chain([&s.output, &s.logits, &s.draft_logits]).chain(ahead);
             let values: usize = all.map(|b: &Buffer| b.rows() * b.cols()).sum();
             let chosen = spec.layers[0].mlp.route().map_or(0, |r| r.chosen);
-            assert_eq!(scratch_bytes(&spec, 5, 3), 4 * (values + 2 * 5 * chosen) as u64);
+            // Choices of 5 rows, and as many ahead.
+            assert_eq!(scratch_bytes(&spec, 5, 3), 4 * (values + 2 * 2 * 5 * chosen) as u64);
         }
     }
 }

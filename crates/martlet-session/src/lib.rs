@@ -53,4 +53,4 @@ pub use martlet_engine::{
     Accept, CacheStats, DraftStats, DrafterChoice, EngineError, MtpReport, ParamError, Plan, Priority, Refused,
     Sampling, Stats, Timings,
 };
-pub use martlet_stream::{Policy, StreamStats, Trace as ExpertTrace, hit_rate};
+pub use martlet_stream::{LookAhead, Policy, StreamStats, Trace as ExpertTrace, hit_rate};

@@ -97,7 +97,7 @@ fn streaming<D: Device>(
         Some(_) => sequences.min(rest / 2),
         None => sequences.min(rest / 8),
     };
-    // All experts and the ring: more would lie idle.
+    // All experts, the ring, and what is read ahead: more would lie idle.
     let all = experts.saturating_add(64 * slot);
     let bytes = rest.saturating_sub(kept.max(least)).min(all);
     if bytes < least_bytes(slot) {

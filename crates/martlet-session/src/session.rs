@@ -14,7 +14,7 @@ use martlet_device::{Device, KvScheme};
 use martlet_engine::disk::DiskOptions;
 use martlet_engine::{Accept, DrafterChoice, Engine, EngineOptions, Plan, Request, Stats};
 use martlet_model::{ExpertProvider, Model, ModelSpec};
-use martlet_stream::{Control, StreamStats, Streamed, Trace as ExpertTrace};
+use martlet_stream::{Control, LookAhead, StreamStats, Streamed, Trace as ExpertTrace};
 use martlet_weights::Checkpoint;
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ pub struct Options {
     pub load: Load,
     /// Whether experts are in memory or read from disk.
     pub experts: Experts,
+    /// Whether experts are read before they are chosen.
+    pub look_ahead: LookAhead,
     /// Bytes of memory for everything: weights, buffers, states, keys, values, caches. `None`: what the weights need, and
     /// seven eighths of what is free beside them.
     pub memory: Option<u64>,
@@ -66,6 +68,7 @@ impl Default for Options {
             device: DeviceKind::Auto,
             load: Load::Map,
             experts: Experts::Auto,
+            look_ahead: LookAhead::Auto,
             memory: None,
             disk_limit: None,
             threads: None,
@@ -379,7 +382,7 @@ impl OnDevice for Start<'_> {
         let scheme = most.map_or(String::new(), |s| s.scheme.clone());
         let (model, experts, plan, streaming) = if before.experts > 0 {
             checkpoint.prefetch();
-            let mut experts = Streamed::new(&d, &spec, checkpoint, before.experts)?;
+            let mut experts = Streamed::new(&d, &spec, checkpoint, before.experts, options.look_ahead)?;
             options.disk_limit.iter().for_each(|limit| experts.limit_disk(*limit));
             let (control, model) = (experts.control(), Model::load_dense(&d, checkpoint, spec, progress)?);
             let experts: Box<dyn ExpertProvider<Timed<D>> + Send> = Box::new(experts);

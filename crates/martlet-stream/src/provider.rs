@@ -1,20 +1,23 @@
 //! The experts of a step, read where they are not there.
 
+mod early;
+
+use crate::ahead::LookAhead;
+use crate::control::{Control, StreamStats};
 use crate::scores::Scores;
-use crate::slots::{Miss, Need, Slots};
-use crate::trace::Trace;
+use crate::slots::{Miss, Name, Need, Slots};
+use early::{AHEAD, Early};
 use martlet_device::{Device, DeviceError, ExpertShape, NO_SLOT};
-use martlet_io::Slot;
 use martlet_io::disk::FileRead;
 use martlet_io::reader::{self, Done, Piece, ReadError, Reader};
 use martlet_io::slots::SLOT_ALIGN;
-use martlet_model::{ExpertProvider, MlpSpec, ModelSpec, Run};
+use martlet_io::{Slot, Supply};
+use martlet_model::{AHEAD_ROWS, ExpertProvider, MlpSpec, ModelSpec, Run};
 use martlet_tensor::Shared;
 use martlet_weights::Checkpoint;
 use martlet_weights::pack::Stack;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Experts that are being read at a time, and threads that read where the system has no io_uring.
@@ -45,76 +48,6 @@ pub enum StreamError {
     Device(#[from] DeviceError),
 }
 
-/// What was done so far. Counts only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StreamStats {
-    /// Experts that fit into the slots, and that lie there.
-    pub slots: u64,
-    pub held: u64,
-    /// Experts that layers of steps needed, each once for all rows; those of them that were there; those that were read.
-    pub needed: u64,
-    pub hits: u64,
-    pub reads: u64,
-    pub bytes_read: u64,
-    /// For how long anything was being read, and for how long there was nothing to do but wait for it.
-    pub busy: Duration,
-    pub waited: Duration,
-}
-
-impl StreamStats {
-    /// What was done since `before`; slots as they are now.
-    pub fn since(&self, before: &StreamStats) -> StreamStats {
-        StreamStats {
-            slots: self.slots,
-            held: self.held,
-            needed: self.needed - before.needed,
-            hits: self.hits - before.hits,
-            reads: self.reads - before.reads,
-            bytes_read: self.bytes_read - before.bytes_read,
-            busy: self.busy - before.busy,
-            waited: self.waited - before.waited,
-        }
-    }
-}
-
-/// What others may know and ask while the experts belong to an engine's thread.
-#[derive(Debug)]
-pub struct Control {
-    stats: Mutex<StreamStats>,
-    /// Bytes that slots may take from the next step on.
-    bytes: AtomicU64,
-    /// What routers choose, while somebody wants to know.
-    trace: Mutex<Option<Trace>>,
-}
-
-impl Control {
-    /// What was done as of the latest layer.
-    pub fn stats(&self) -> StreamStats {
-        self.stats.lock().map(|s| *s).unwrap_or_default()
-    }
-
-    /// Begins to record what routers choose; what was recorded before is forgotten.
-    pub fn record(&self) {
-        *self.trace() = Some(Trace::default());
-    }
-
-    /// Ends recording, and gives what was recorded.
-    pub fn recorded(&self) -> Trace {
-        self.trace().take().unwrap_or_default()
-    }
-
-    fn trace(&self) -> MutexGuard<'_, Option<Trace>> {
-        self.trace.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Lets slots take at most so many bytes from the next layer on: never more than at the start, nor fewer than are
-    /// needed to go on. Results never change.
-    pub fn set_bytes(&self, bytes: u64) {
-        self.bytes.store(bytes, Ordering::Relaxed);
-    }
-}
-
 /// Experts of a pack, on disk and in a pool of slots.
 pub struct Streamed<D: Device> {
     /// Experts of each layer, the draft head's last; `None` for a layer without.
@@ -123,8 +56,8 @@ pub struct Streamed<D: Device> {
     device: D::Experts,
     slots: Slots,
     scores: Scores,
-    slot_bytes: u64,
     step: Step,
+    early: Early,
     // Behind the slots: dropped last, it waits for reads in flight.
     reader: Reader,
     control: Arc<Control>,
@@ -141,8 +74,12 @@ struct Step {
     queue: VecDeque<Miss>,
     /// Being read: which, and into which slot.
     flying: Vec<(u32, Miss)>,
+    /// Those of them that were read ahead and are there.
+    came: Vec<Done>,
     /// Slots of the ring that are empty.
     free: Vec<u32>,
+    /// Since when anything that the layer needs is being read.
+    since: Option<Instant>,
 }
 
 /// Bytes of a slot for any expert of a pack; `None` where there is no pack with experts.
@@ -164,29 +101,43 @@ pub fn least_bytes(slot_bytes: u64) -> u64 {
 }
 
 impl<D: Device> Streamed<D> {
-    /// Slots of at most `bytes` bytes for the experts of a pack; all are empty at first, and take memory as they are
-    /// filled.
-    pub fn new(d: &D, spec: &ModelSpec, checkpoint: &Checkpoint, bytes: u64) -> Result<Streamed<D>, StreamError> {
+    /// Slots of at most `bytes` bytes for the experts of a pack. All are empty at first. A thread takes their memory from
+    /// now on; experts are kept in those that are ready, and pass through the ring as long as there are few.
+    pub fn new(
+        d: &D,
+        spec: &ModelSpec,
+        checkpoint: &Checkpoint,
+        bytes: u64,
+        look_ahead: LookAhead,
+    ) -> Result<Streamed<D>, StreamError> {
         let (path, stacks) = checkpoint.expert_file().ok_or(StreamError::NoPack)?;
         let slot_bytes = slot_bytes(checkpoint).ok_or(StreamError::NoPack)?;
         let drafts = checkpoint.has("mtp.fc.weight");
         let (layers, shape) = layers(spec, drafts, stacks)?;
         let experts: Vec<usize> = layers.iter().map(|l| l.as_ref().map_or(0, |s| s.xxh3.len())).collect();
-        let all = experts.iter().sum::<usize>() + ring(usize::MAX);
+        let all = experts.iter().sum::<usize>() + ring(usize::MAX) + AHEAD;
         let least = least_bytes(slot_bytes);
         if bytes < least {
             return Err(StreamError::Memory { bytes, least });
         }
-        let count = usize::try_from(bytes / slot_bytes).unwrap_or(usize::MAX).min(all);
-        let buffers = Slot::many(count, slot_bytes as usize).map_err(|source| StreamError::Slots { bytes, source })?;
-        let slots = Slots::new(buffers, &experts, ring(count));
-        let step = Step { free: (0..slots.ring() as u32).collect(), ..Step::default() };
-        let stats = StreamStats { slots: count as u64, ..StreamStats::default() };
-        let control =
-            Arc::new(Control { stats: Mutex::new(stats), bytes: AtomicU64::new(u64::MAX), trace: Mutex::default() });
-        let (device, reader) = (d.experts(shape, count)?, Reader::open(&path, READS)?);
-        let scores = Scores::new(&experts, spec.layers.len());
-        Ok(Streamed { layers, device, slots, scores, slot_bytes, step, reader, control, stats })
+        let most = usize::try_from(bytes / slot_bytes).unwrap_or(usize::MAX).min(all);
+        let ring = ring(most);
+        let early = Early::new(look_ahead, layers.len(), ring, most);
+        let mut first = Slot::many(most, slot_bytes as usize).map_err(|source| StreamError::Slots { bytes, source })?;
+        let passing = early.slots.end as usize;
+        let supply = Supply::new(first.split_off(passing));
+        let control = Arc::new(Control::new(supply, slot_bytes, passing, passing + LEAST_SLOTS / 2..=most));
+        Ok(Streamed {
+            device: d.experts(shape, most)?,
+            slots: Slots::new(first, &experts),
+            scores: Scores::new(&experts, spec.layers.len()),
+            step: Step { free: (0..ring as u32).collect(), ..Step::default() },
+            early,
+            reader: Reader::open(&path, READS)?,
+            stats: control.stats(),
+            control,
+            layers,
+        })
     }
 
     /// Reads at most so many bytes a second, as from a slower disk.
@@ -199,53 +150,71 @@ impl<D: Device> Streamed<D> {
         self.control.clone()
     }
 
-    /// Closes or opens slots as it was asked for.
-    fn resize(&mut self, d: &mut D) {
-        let asked = self.control.bytes.load(Ordering::Relaxed) / self.slot_bytes;
-        let least = self.slots.ring() + LEAST_SLOTS / 2;
-        let open = usize::try_from(asked).unwrap_or(usize::MAX).max(least).min(self.slots.len());
-        for slot in open..self.slots.open() {
-            if self.slots.forget(slot as u32) {
-                d.unload_expert(&mut self.device, slot);
-            }
+    /// Closes slots as it was asked for, or opens those whose memory is there.
+    fn resize(&mut self, d: &mut D) -> Result<(), DeviceError> {
+        let (kept_slots, supply) = (self.control.kept(), self.control.supply());
+        while self.slots.kept() > kept_slots
+            && let Some(slot) = self.slots.last()
+        {
+            d.unload_expert(&mut self.device, slot as usize);
+            supply.give_back(self.slots.close().ok_or_else(|| kept(slot))?);
         }
-        if open != self.slots.open() {
-            self.slots.set_open(open);
-            self.stats.slots = open as u64;
+        while self.slots.kept() < kept_slots
+            && let Some(buffer) = supply.take()
+        {
+            self.slots.open(buffer);
         }
+        self.stats.slots = (self.early.slots.end as usize + kept_slots) as u64;
+        Ok(())
     }
 
     /// Begins as many reads as there is room for, in order.
     fn submit(&mut self) -> Result<(), DeviceError> {
-        let Some(stack) = &self.layers[self.step.layer] else { return Ok(()) };
         while self.step.flying.len() < READS {
             let Some(miss) = self.step.queue.front().copied() else { break };
             let Some(slot) = miss.slot.or_else(|| self.step.free.pop()) else { break };
             self.step.queue.pop_front();
-            let Some(buffer) = self.slots.take(slot) else {
-                return Err(failed(format!("a device keeps the expert in slot {slot}, which it was to let go of")));
-            };
-            let e = miss.expert as usize;
-            let (offset, xxh3) = (stack.place(e), Some(stack.xxh3[e].0));
-            let bytes = stack.bytes as usize;
+            self.read(slot, (self.step.layer as u32, miss.expert))?;
             self.step.flying.push((slot, miss));
-            self.reader.submit(Piece { ticket: slot.into(), offset, bytes, xxh3 }, buffer);
+            self.step.since.get_or_insert_with(Instant::now);
             self.stats.reads += 1;
-            self.stats.bytes_read += stack.bytes;
         }
+        Ok(())
+    }
+
+    /// Begins to read an expert into a slot.
+    fn read(&mut self, slot: u32, (layer, expert): Name) -> Result<(), DeviceError> {
+        let buffer = self.slots.take(slot).ok_or_else(|| kept(slot))?;
+        let stack = self.layers[layer as usize].as_ref().expect("only layers with experts read any");
+        let (offset, xxh3) = (stack.place(expert as usize), Some(stack.xxh3[expert as usize].0));
+        self.reader.submit(Piece { ticket: slot.into(), offset, bytes: stack.bytes as usize, xxh3 }, buffer);
+        self.stats.bytes_read += stack.bytes;
         Ok(())
     }
 
     /// Waits for an expert, and takes all that have come to the device. Returns their slots; in the table are they alone.
     fn arrive(&mut self, d: &mut D) -> Result<Vec<(u32, Miss)>, DeviceError> {
         self.step.table.fill(NO_SLOT);
-        let started = Instant::now();
-        let mut done = Some(self.reader.wait());
-        self.stats.waited += started.elapsed();
+        let mut done = match self.step.came.pop() {
+            Some(done) => Some(done),
+            None => {
+                let started = Instant::now();
+                let done = self.reader.wait();
+                self.stats.waited += started.elapsed();
+                Some(done)
+            }
+        };
         let mut arrived = Vec::new();
         while let Some(next) = done {
-            arrived.push(self.land(d, next)?);
-            done = self.reader.poll();
+            let needed = self.step.flying.iter().any(|(slot, _)| u64::from(*slot) == next.ticket);
+            match needed {
+                true => arrived.push(self.land(d, next)?),
+                false => self.came_early(next),
+            }
+            done = self.step.came.pop().or_else(|| self.reader.poll());
+        }
+        if self.step.flying.is_empty() && self.step.queue.is_empty() {
+            self.early.reading += self.step.since.take().map_or(Duration::ZERO, |since| since.elapsed());
         }
         Ok(arrived)
     }
@@ -254,11 +223,22 @@ impl<D: Device> Streamed<D> {
     fn land(&mut self, d: &mut D, done: Done) -> Result<(u32, Miss), DeviceError> {
         let Done { ticket, slot: buffer, result } = done;
         let at = self.step.flying.iter().position(|(slot, _)| u64::from(*slot) == ticket);
-        let (slot, miss) = self.step.flying.swap_remove(at.expect("what comes was asked for"));
-        let layer = self.step.layer;
-        let holds = miss.slot.map(|_| (layer as u32, miss.expert));
-        let bytes = self.slots.put(slot, buffer, holds.filter(|_| result.is_ok()));
-        result.map_err(|e| failed(e.to_string()))?;
+        let (read_into, miss) = self.step.flying.swap_remove(at.expect("what comes was asked for"));
+        if let Err(e) = result {
+            self.slots.put(read_into, buffer, None);
+            return Err(failed(e.to_string()));
+        }
+        let (slot, layer) = (miss.slot.unwrap_or(read_into), self.step.layer);
+        if slot != read_into {
+            // It was read ahead, and stays: its bytes change places with those of the slot that made room.
+            let Some(other) = self.slots.take(slot) else {
+                self.slots.put(read_into, buffer, None);
+                return Err(kept(slot));
+            };
+            self.slots.put(read_into, other, None);
+            self.early.free.push(read_into);
+        }
+        let bytes = self.slots.put(slot, buffer, miss.slot.map(|_| (layer as u32, miss.expert)));
         let stack = self.layers[layer].as_ref().expect("only layers with experts read any");
         let [gate, up, down] = stack.matrices(&Shared::new(bytes)).map_err(|e| failed(e.to_string()))?;
         d.load_expert(&mut self.device, slot as usize, &gate, &up, &down)?;
@@ -271,23 +251,26 @@ impl<D: Device> Streamed<D> {
         for (slot, miss) in arrived {
             if miss.slot.is_none() {
                 d.unload_expert(&mut self.device, *slot as usize);
-                self.step.free.push(*slot);
+                let ahead = self.early.slots.contains(slot);
+                if ahead { self.early.free.push(*slot) } else { self.step.free.push(*slot) }
             }
         }
     }
 
     /// After an error: waits for what is in flight, and forgets the step.
     fn abandon(&mut self, d: &mut D) {
-        while !self.step.flying.is_empty() {
-            let done = self.reader.wait();
-            self.step.flying.retain(|(slot, _)| u64::from(*slot) != done.ticket);
+        let mut came: Vec<Done> = self.step.came.drain(..).chain(self.early.came.drain(..)).collect();
+        let all = self.step.flying.len() + self.early.flying.len() + self.early.strays.len();
+        came.extend((came.len()..all).map(|_| self.reader.wait()));
+        for done in came {
             self.slots.put(done.ticket as u32, done.slot, None);
         }
-        self.step.queue.clear();
-        for slot in 0..self.slots.ring() {
-            d.unload_expert(&mut self.device, slot);
+        self.early.reset();
+        for slot in 0..self.early.slots.end {
+            d.unload_expert(&mut self.device, slot as usize);
         }
-        self.step.free = (0..self.slots.ring() as u32).collect();
+        let free = (0..self.early.slots.start).collect();
+        self.step = Step { layer: self.step.layer, free, ..Step::default() };
     }
 
     fn compute(&mut self, d: &mut D, run: Run<'_, D>) -> Result<(), DeviceError> {
@@ -298,6 +281,7 @@ impl<D: Device> Streamed<D> {
             let arrived = self.arrive(d)?;
             // The next are read while these are computed.
             self.submit()?;
+            self.submit_ahead()?;
             run(d, &self.device, &self.step.table);
             self.pass(d, &arrived);
             self.submit()?;
@@ -307,9 +291,14 @@ impl<D: Device> Streamed<D> {
 
     fn publish(&mut self) {
         self.stats.busy = self.reader.busy();
-        if let Ok(mut stats) = self.control.stats.lock() {
-            *stats = self.stats;
-        }
+        self.control.publish(self.stats);
+    }
+}
+
+impl<D: Device> Drop for Streamed<D> {
+    fn drop(&mut self) {
+        // Others may hold the control for longer.
+        self.control.supply().allow(0);
     }
 }
 
@@ -319,24 +308,41 @@ impl<D: Device> ExpertProvider<D> for Streamed<D> {
             return Err(failed(format!("layer {layer} has no experts in this pack")));
         };
         let count = stack.xxh3.len();
-        self.resize(d);
+        self.resize(d)?;
         let routes = d.read_routes(routes, b)?;
         if let Some(trace) = self.control.trace().as_mut() {
             trace.add(layer, &routes);
         }
+        self.early.begin(layer, &routes, self.layers.iter().position(Option::is_some));
         let chosen = self.scores.note(layer, &routes);
-        let Need { hits, misses, emptied } = self.slots.need(layer as u32, &chosen, &self.scores);
+        let Need { hits, mut misses, emptied } = self.slots.need(layer as u32, &chosen, &self.scores);
         for slot in emptied {
             d.unload_expert(&mut self.device, slot as usize);
         }
         self.stats.needed += chosen.len() as u64;
         self.stats.hits += hits.len() as u64;
+        if let Some(outcome) = self.early.guesses.settle(layer as u32, &chosen) {
+            self.stats.guess_missing += misses.len() as u64;
+            self.stats.guesses += outcome.guessed;
+            self.stats.guesses_right += outcome.right;
+        }
+        self.adopt(layer as u32, &mut misses);
         let step = &mut self.step;
         (step.layer, step.hits, step.queue) = (layer, !hits.is_empty(), misses.into());
         step.table.clear();
         step.table.resize(count, NO_SLOT);
         hits.into_iter().for_each(|(expert, slot)| step.table[expert as usize] = slot);
         self.submit().inspect_err(|_| self.abandon(d))
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.early.rows <= AHEAD_ROWS && self.early.guesses.guessing()
+    }
+
+    fn ahead(&mut self, d: &mut D, layer: usize, routes: &D::Routes, b: &D::Batch) -> Result<(), DeviceError> {
+        let routes = d.read_routes(routes, b)?;
+        self.early.guesses.guess(layer as u32, &routes, |e| !self.slots.has((layer as u32, e)));
+        self.submit_ahead().inspect_err(|_| self.abandon(d))
     }
 
     fn provide(&mut self, d: &mut D, _layer: usize, run: Run<'_, D>) -> Result<(), DeviceError> {
@@ -356,6 +362,10 @@ impl<D: Device> ExpertProvider<D> for Streamed<D> {
 fn ring(slots: usize) -> usize {
     // As many again as are being read: some are computed meanwhile.
     (slots / 4).clamp(LEAST_SLOTS / 2, 2 * READS)
+}
+
+fn kept(slot: u32) -> DeviceError {
+    failed(format!("a device keeps the expert in slot {slot}, which it was to let go of"))
 }
 
 fn failed(what: String) -> DeviceError {

@@ -1,7 +1,7 @@
 //! Which expert lies in which slot.
 //!
-//! Slots below `ring` are for passing through; those from there to `open` keep experts from step to step; those above
-//! are closed and hold nothing, because memory is short.
+//! Slots below `first` are for passing through and for what is read ahead; the others keep experts from step to step.
+//! There are more as memory comes ([`Slots::open`]), and fewer where it is short ([`Slots::close`]).
 
 use crate::scores::Scores;
 use martlet_device::NO_SLOT;
@@ -15,8 +15,7 @@ pub struct Slots {
     slots: Vec<Place>,
     /// Slot of expert e of layer i: `places[i][e]`.
     places: Vec<Vec<u32>>,
-    ring: usize,
-    open: usize,
+    first: usize,
 }
 
 struct Place {
@@ -45,28 +44,22 @@ pub struct Need {
 }
 
 impl Slots {
-    pub fn new(buffers: Vec<Slot>, experts: &[usize], ring: usize) -> Slots {
-        let open = buffers.len();
-        let place = |b| Place { buffer: Some(Arc::new(b)), holds: None };
+    /// `passing`: the first slots, which keep nothing. `experts[i]`: how many layer i has.
+    pub fn new(passing: Vec<Slot>, experts: &[usize]) -> Slots {
         let places = experts.iter().map(|n| vec![NO_SLOT; *n]).collect();
-        Slots { slots: buffers.into_iter().map(place).collect(), places, ring, open }
+        let mut slots = Slots { slots: Vec::new(), places, first: passing.len() };
+        passing.into_iter().for_each(|buffer| slots.open(buffer));
+        slots
     }
 
-    pub fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    pub fn ring(&self) -> usize {
-        self.ring
-    }
-
-    pub fn open(&self) -> usize {
-        self.open
+    /// Slots that keep experts, or could.
+    pub fn kept(&self) -> usize {
+        self.slots.len() - self.first
     }
 
     /// Experts that are kept.
     pub fn held(&self) -> usize {
-        self.slots[self.ring..].iter().filter(|s| s.holds.is_some()).count()
+        self.slots[self.first..].iter().filter(|s| s.holds.is_some()).count()
     }
 
     /// Finds the chosen experts of a layer, and room for those that are not there: a missing expert stays if it is worth
@@ -84,7 +77,7 @@ impl Slots {
             return need;
         }
         let mut room: Vec<(f64, u32)> = Vec::new();
-        for (slot, place) in self.slots.iter().enumerate().take(self.open).skip(self.ring) {
+        for (slot, place) in self.slots.iter().enumerate().skip(self.first) {
             match place.holds {
                 None => room.push((f64::NEG_INFINITY, slot as u32)),
                 Some((l, e)) if l == layer && chosen.binary_search(&e).is_ok() => {}
@@ -110,6 +103,11 @@ impl Slots {
             }
         }
         need
+    }
+
+    /// Whether an expert lies in a slot.
+    pub fn has(&self, (layer, expert): Name) -> bool {
+        self.places[layer as usize][expert as usize] != NO_SLOT
     }
 
     /// Takes a slot's buffer, to be read into. The device must have let go of it: `None` where it has not.
@@ -138,14 +136,21 @@ impl Slots {
         held.is_some()
     }
 
-    /// Opens so many slots; those beyond must be empty, and their memory goes back to the system.
-    pub fn set_open(&mut self, open: usize) {
-        for place in &mut self.slots[open.min(self.open)..self.open] {
-            if let Some(buffer) = place.buffer.as_mut().and_then(Arc::get_mut) {
-                buffer.release();
-            }
-        }
-        self.open = open;
+    /// One more slot.
+    pub fn open(&mut self, buffer: Slot) {
+        self.slots.push(Place { buffer: Some(Arc::new(buffer)), holds: None });
+    }
+
+    /// The number of the slot that [`Slots::close`] takes; `None` where none keeps experts.
+    pub fn last(&self) -> Option<u32> {
+        (self.kept() > 0).then(|| self.slots.len() as u32 - 1)
+    }
+
+    /// Takes the last slot, of which the device must have let go: `None` where it has not.
+    pub fn close(&mut self) -> Option<Slot> {
+        let buffer = self.take(self.last()?)?;
+        self.slots.pop();
+        Some(buffer)
     }
 }
 
@@ -153,6 +158,14 @@ impl Slots {
 mod tests {
     use super::*;
     use martlet_device::Routes;
+
+    fn slots(ring: usize, kept: usize, experts: &[usize]) -> Slots {
+        let mut buffers = Slot::many(ring + kept, 4096).unwrap();
+        let rest = buffers.split_off(ring);
+        let mut slots = Slots::new(buffers, experts);
+        rest.into_iter().for_each(|b| slots.open(b));
+        slots
+    }
 
     fn fill(slots: &mut Slots, need: &Need, layer: u32) {
         for miss in &need.misses {
@@ -175,7 +188,7 @@ mod tests {
     fn the_least_worth_makes_room_and_what_is_needed_stays() {
         let experts = [8, 8];
         let mut scores = Scores::new(&experts, 2);
-        let mut slots = Slots::new(Slot::many(6, 4096).unwrap(), &experts, 2);
+        let mut slots = slots(2, 4, &experts);
         let first = choose(&mut slots, &mut scores, 0, &[5, 1, 3]);
         assert_eq!(first.misses.iter().map(|m| m.expert).collect::<Vec<_>>(), [1, 3, 5], "in file order");
         assert!(first.misses.iter().all(|m| m.slot.is_some_and(|s| s >= 2)) && first.emptied.is_empty());
@@ -197,20 +210,20 @@ mod tests {
     fn a_slot_that_is_in_use_is_not_given_away_and_closed_ones_hold_nothing() {
         let experts = [8];
         let mut scores = Scores::new(&experts, 1);
-        let mut slots = Slots::new(Slot::many(5, 4096).unwrap(), &experts, 1);
+        let mut slots = slots(1, 4, &experts);
         let mut buffer = slots.take(4).unwrap();
         buffer.fill(9);
         let kept = slots.put(4, buffer, Some((0, 2)));
         assert!(slots.take(4).is_none(), "somebody looks at it");
         assert_eq!(kept[0], 9);
         drop(kept);
-        slots.forget(4);
-        slots.set_open(2);
+        let closed: Vec<Slot> = (0..3).map(|_| slots.close().unwrap()).collect();
         let need = choose(&mut slots, &mut scores, 0, &[0, 1, 2]);
         assert_eq!(need.misses.iter().filter_map(|m| m.slot).collect::<Vec<_>>(), [1]);
-        slots.set_open(5);
-        if cfg!(target_os = "linux") {
-            assert!(slots.take(4).unwrap().iter().all(|b| *b == 0), "its memory went back");
-        }
+        slots.forget(1);
+        assert!(slots.close().is_some() && slots.close().is_none(), "the ring stays");
+        closed.into_iter().for_each(|b| slots.open(b));
+        assert_eq!((slots.kept(), slots.last()), (3, Some(3)));
+        assert_eq!(choose(&mut slots, &mut scores, 0, &[2]).misses[0].slot, Some(1), "and holds nothing of before");
     }
 }

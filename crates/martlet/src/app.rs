@@ -45,6 +45,7 @@ impl App {
             device: settings.device,
             load: settings.load,
             experts: settings.experts,
+            look_ahead: settings.look_ahead,
             threads: settings.threads,
             isa: settings.isa,
             memory: settings.memory,

@@ -8,7 +8,7 @@ use crate::exit;
 use crate::settings::KV;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use martlet_session::{DeviceKind, DrafterChoice, Experts, Isa, Load};
+use martlet_session::{DeviceKind, DrafterChoice, Experts, Isa, Load, LookAhead};
 use std::path::PathBuf;
 
 #[derive(Debug, Parser)]
@@ -99,6 +99,9 @@ pub struct GlobalArgs {
     /// Experts of a pack: in memory, or read from disk as they are chosen [default: auto, in memory if they fit]
     #[arg(long, global = true, value_parser = Experts::NAMES)]
     pub experts: Option<String>,
+    /// Read experts from disk before they are chosen; it never changes a text [default: auto, where it pays]
+    #[arg(long, global = true, value_parser = LookAhead::NAMES)]
+    pub look_ahead: Option<String>,
     /// Threads that compute [default: one for each physical core]
     #[arg(long, global = true, value_name = "N")]
     pub threads: Option<String>,
@@ -220,6 +223,7 @@ impl Cli {
             device,
             load,
             experts,
+            look_ahead,
             threads,
             isa,
             context,
@@ -237,6 +241,7 @@ impl Cli {
             ("device", device),
             ("load", load),
             ("experts", experts),
+            ("look_ahead", look_ahead),
             ("threads", threads),
             ("isa", isa),
             ("context", context),

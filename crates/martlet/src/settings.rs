@@ -7,7 +7,7 @@ pub use serve::ServeSettings;
 use crate::size;
 use crate::terminal::ColorChoice;
 use martlet_hub::Store;
-use martlet_session::{Accept, DeviceKind, DrafterChoice, Experts, Isa, KvScheme, Load, Sampling};
+use martlet_session::{Accept, DeviceKind, DrafterChoice, Experts, Isa, KvScheme, Load, LookAhead, Sampling};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 /// Every setting: key in the file (the environment variable is MARTLET_ and the key in capitals), what a missing value
 /// means, and what it is.
-pub const SETTINGS: [(&str, &str, &str); 49] = [
+pub const SETTINGS: [(&str, &str, &str); 50] = [
     (
         "model",
         "fledgling",
@@ -25,6 +25,7 @@ pub const SETTINGS: [(&str, &str, &str); 49] = [
     ("device", "auto", "auto, reference or cpu"),
     ("load", "map", "weights of a pack: map uses its files where they lie, copy copies them into memory"),
     ("experts", "auto", "of a pack: resident in memory, stream from disk as they are chosen, or auto: as memory goes"),
+    ("look_ahead", "auto", "read experts before they are chosen, which never changes a text: auto, off or always"),
     ("threads", "one for each physical core", "threads that compute"),
     ("isa", "the best that there is", "instructions of the cpu device, such as avx2; never changes a result"),
     ("context", "the model's own, as far as memory goes", "tokens of prompt and answer together"),
@@ -101,6 +102,7 @@ pub struct Settings {
     pub device: DeviceKind,
     pub load: Load,
     pub experts: Experts,
+    pub look_ahead: LookAhead,
     pub threads: Option<usize>,
     pub isa: Option<Isa>,
     pub context: Option<usize>,
@@ -277,6 +279,7 @@ impl Settings {
             device: r.pick("device", DeviceKind::from_str)?.unwrap_or_default(),
             load: r.pick("load", Load::from_str)?.unwrap_or_default(),
             experts: r.pick("experts", Experts::from_str)?.unwrap_or_default(),
+            look_ahead: r.pick("look_ahead", LookAhead::from_str)?.unwrap_or_default(),
             threads: r.pick("threads", count)?,
             isa: r.pick("isa", |name| name.parse::<Isa>().map_err(|e| e.to_string()))?,
             context: r.pick("context", tokens)?,

@@ -34,7 +34,7 @@ pub enum MlpOrMoe<D: Device> {
 }
 
 impl<D: Device> Layer<D> {
-    /// x [rows, hidden], rows of any sequences.
+    /// x [rows, hidden], rows of any sequences. `next`: the layer after this one, whose choices may be guessed.
     pub(crate) fn forward(
         &self,
         d: &mut D,
@@ -43,6 +43,7 @@ impl<D: Device> Layer<D> {
         b: &D::Batch,
         cache: &mut LayerCache<D>,
         s: &mut Scratch<D>,
+        next: Option<&Layer<D>>,
         experts: &mut dyn ExpertProvider<D>,
     ) -> Result<(), ModelError> {
         match (&self.mixer, cache) {
@@ -55,7 +56,7 @@ impl<D: Device> Layer<D> {
         }
         match &self.mlp {
             MlpOrMoe::Mlp(m) => m.forward(d, &self.mlp_norm, place.eps, x, b, s),
-            MlpOrMoe::Moe(m) => m.forward(d, &self.mlp_norm, place, x, b, s, experts)?,
+            MlpOrMoe::Moe(m) => m.forward(d, &self.mlp_norm, place, x, b, s, next, experts)?,
         }
         Ok(())
     }

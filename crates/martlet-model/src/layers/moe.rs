@@ -1,7 +1,7 @@
 //! Mixture of experts: a router's choice of experts, and one shared expert behind a sigmoid gate.
 
-use super::Mlp;
-use crate::scratch::{Place, Scratch};
+use super::{Layer, Mlp, MlpOrMoe};
+use crate::scratch::{Ahead, Place, Scratch};
 use crate::{ExpertProvider, ModelError};
 use martlet_device::{Device, RouteSpec, Rows};
 
@@ -24,6 +24,7 @@ impl<D: Device> Moe<D> {
         x: &mut D::Buffer,
         b: &D::Batch,
         s: &mut Scratch<D>,
+        next: Option<&Layer<D>>,
         provider: &mut dyn ExpertProvider<D>,
     ) -> Result<(), ModelError> {
         let gate_at = self.route.experts;
@@ -37,11 +38,34 @@ impl<D: Device> Moe<D> {
         d.silu_mul(&s.proj, shared.width, b, &mut s.mixed);
         d.matmul(&shared.down, &s.mixed, Rows::All, b, &mut s.tmp, 0);
 
+        if let Some(Layer { mlp_norm, mlp: MlpOrMoe::Moe(next), .. }) = next
+            && provider.looks_ahead()
+        {
+            next.look_ahead(d, mlp_norm, place, x, b, s, provider)?;
+        }
+
         let Scratch { normed, routes, chosen, .. } = s;
         provider.provide(d, place.layer, &mut |d, experts, slots| {
             d.experts_forward(experts, slots, normed, routes, b, chosen);
         })?;
         d.combine(&s.chosen, &s.routes, &s.tmp, &s.router, gate_at, b, x);
         Ok(())
+    }
+    /// Tells `provider` what this layer's router chooses of x, the hidden state of the layer before, at `place`, which lacks
+    /// that layer's experts and this one's mixer.
+    fn look_ahead(
+        &self,
+        d: &mut D,
+        norm: &D::Vector,
+        place: Place,
+        x: &D::Buffer,
+        b: &D::Batch,
+        s: &mut Scratch<D>,
+        provider: &mut dyn ExpertProvider<D>,
+    ) -> Result<(), ModelError> {
+        let Ahead { normed, router, routes } = &mut s.ahead;
+        d.norm_project(x, norm, place.eps, &[(&self.router, 0)], b, normed, router);
+        d.route(router, self.route, b, routes);
+        Ok(provider.ahead(d, place.layer + 1, routes, b)?)
     }
 }

@@ -76,7 +76,15 @@ pub struct Experts {
     pub needed: u64,
     pub hits: u64,
     pub reads: u64,
+    /// Needed or not.
     pub bytes_read: u64,
+    /// Of those read where there had been guesses, how many were guessed; of the guesses, how many were right.
+    pub recall: Option<f64>,
+    pub precision: Option<f64>,
+    /// Reads that began before the router had chosen, and those of them that it then chose; bytes of the others.
+    pub ahead: u64,
+    pub ahead_used: u64,
+    pub bytes_wasted: u64,
     /// Anything was being read for so long, and there was nothing else to do for so long.
     pub busy_seconds: f64,
     pub waited_seconds: f64,
@@ -90,6 +98,11 @@ impl From<StreamStats> for Experts {
             hits: s.hits,
             reads: s.reads,
             bytes_read: s.bytes_read,
+            recall: s.recall(),
+            precision: s.precision(),
+            ahead: s.ahead,
+            ahead_used: s.ahead_used,
+            bytes_wasted: s.bytes_wasted,
             busy_seconds: s.busy.as_secs_f64(),
             waited_seconds: s.waited.as_secs_f64(),
         }

@@ -92,6 +92,7 @@ fn decode(r: &Report) -> String {
 fn streaming(r: &Report) -> String {
     let rows = r.streaming.iter().map(|s| {
         let maybe = |seconds: Option<f64>| seconds.map_or_else(|| "?".to_string(), milliseconds);
+        let share = |share: Option<f64>| share.map_or_else(|| "?".to_string(), percent);
         vec![
             format!("{} {}", s.what, s.tokens),
             format!("{:.0}", s.needed),
@@ -99,11 +100,28 @@ fn streaming(r: &Report) -> String {
             size::bytes(s.bytes_read as u64),
             milliseconds(s.waited_seconds),
             maybe(s.disk_seconds),
+            share(s.disk_share),
             maybe(s.dense_seconds),
-            s.share_of_bound.map_or_else(|| "?".to_string(), percent),
+            share(s.share_of_bound),
+            share(s.recall),
+            format!("{:.1} of {:.1}", s.ahead_used, s.ahead),
+            size::bytes(s.bytes_wasted as u64),
         ]
     });
-    let names = ["of", "experts", "read", "bytes", "waited, ms", "disk's best, ms", "dense, ms", "of the bound"];
+    let names = [
+        "of",
+        "experts",
+        "read",
+        "bytes",
+        "waited, ms",
+        "disk's best, ms",
+        "of the time",
+        "dense, ms",
+        "of the bound",
+        "recall",
+        "ahead, used",
+        "wasted",
+    ];
     columns("experts from disk", &names, rows.collect())
 }
 
