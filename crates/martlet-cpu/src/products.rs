@@ -131,7 +131,7 @@ fn multiply(
     // Few rows are worth a small array: it is cleared for each call.
     match from.len() {
         ..=2 => multiply_by::<2>(kernels, (strips, next), x, (from, to), y),
-        ..=8 => multiply_by::<8>(kernels, (strips, next), x, (from, to), y),
+        3..=8 => multiply_by::<8>(kernels, (strips, next), x, (from, to), y),
         _ => multiply_by::<ROWS>(kernels, (strips, next), x, (from, to), y),
     }
 }
