@@ -64,7 +64,9 @@ impl CodeProducts for Amx {
         if p.rows.len() < ROWS {
             return vnni::Vnni::strips(p, codes, scales, out);
         }
-        p.each_strip(out, |p, out| Self::rows(p, codes, scales, out));
+        for (i, out) in out.chunks_exact_mut(p.rows.len()).enumerate() {
+            Self::rows(&p.one(i), codes, scales, out);
+        }
     }
 }
 

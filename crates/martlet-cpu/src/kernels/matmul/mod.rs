@@ -89,19 +89,20 @@ pub trait CodeProducts {
     /// The same for all strips: [strip][row].
     #[inline(always)]
     fn strips(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
-        p.each_strip(out, |p, out| Self::rows(p, codes, scales, out));
+        for (i, out) in out.chunks_exact_mut(p.rows.len()).enumerate() {
+            Self::rows(&p.one(i), codes, scales, out);
+        }
     }
 }
 
 impl<'a> Product<'a> {
-    /// Each strip by itself.
+    /// The `i`-th strip by itself. (For loops: a closure over the strips would be compiled without the features of the
+    /// instruction set around it.)
     #[inline(always)]
-    fn each_strip(&self, out: &mut [Lanes], mut f: impl FnMut(&Product<'a>, &mut [Lanes])) {
-        for (i, out) in out.chunks_exact_mut(self.rows.len()).enumerate() {
-            let strip = self.strip + i;
-            let next = if i + 1 < self.strips { self.w.strip(strip + 1) } else { self.next };
-            f(&Product { strip, strips: 1, next, ..*self }, out);
-        }
+    fn one(&self, i: usize) -> Product<'a> {
+        let strip = self.strip + i;
+        let next = if i + 1 < self.strips { self.w.strip(strip + 1) } else { self.next };
+        Product { strip, strips: 1, next, ..*self }
     }
 }
 
@@ -221,7 +222,11 @@ macro_rules! code_products {
                 match for_scheme!(two, codes, p.w.group, scales) {
                     // SAFETY: as above.
                     Some(two) if p.strips == 2 && [$($few),*].contains(&p.rows.len()) => unsafe { two(p, out) },
-                    _ => p.each_strip(out, |p, out| Self::rows(p, codes, scales, out)),
+                    _ => {
+                        for (i, out) in out.chunks_exact_mut(p.rows.len()).enumerate() {
+                            Self::rows(&p.one(i), codes, scales, out);
+                        }
+                    }
                 }
             })?
         }
@@ -252,11 +257,17 @@ use code_products;
 #[inline(always)]
 pub fn matmul<C: CodeProducts>(p: &Product<'_>, out: &mut [Lanes]) {
     assert!(!p.rows.is_empty() && out.len() == p.strips * p.rows.len(), "outputs of another number");
-    match p.w.kind {
-        Kind::Codes(codes, scales) => C::strips(p, codes, scales, out),
-        Kind::Floats(Float::F32) => p.each_strip(out, floats::rows::<floats::F32>),
-        Kind::Floats(Float::F16) => p.each_strip(out, floats::rows::<floats::F16>),
-        Kind::Floats(Float::Bf16) => p.each_strip(out, floats::rows::<floats::Bf16>),
-        Kind::E4m3 { group } => p.each_strip(out, |p, out| floats::scaled_rows(p, group, out)),
+    if let Kind::Codes(codes, scales) = p.w.kind {
+        return C::strips(p, codes, scales, out);
+    }
+    for (i, out) in out.chunks_exact_mut(p.rows.len()).enumerate() {
+        let p = &p.one(i);
+        match p.w.kind {
+            Kind::Codes(..) => {}
+            Kind::Floats(Float::F32) => floats::rows::<floats::F32>(p, out),
+            Kind::Floats(Float::F16) => floats::rows::<floats::F16>(p, out),
+            Kind::Floats(Float::Bf16) => floats::rows::<floats::Bf16>(p, out),
+            Kind::E4m3 { group } => floats::scaled_rows(p, group, out),
+        }
     }
 }
