@@ -195,18 +195,17 @@ pub fn project(
     let (acts, all) = (&scratch.acts, &scratch.all[..rows]);
 
     // In the order of columns, so that each thread gets a run of strips.
-    let mut order: Vec<(&Weights, usize)> = ws.to_vec();
-    order.sort_by_key(|(_, col)| *col);
-    let each = together(order.iter().map(|(w, _)| w.strips()).sum(), pool);
-    let parts: Vec<usize> = order.iter().map(|(w, _)| w.strips().div_ceil(each)).collect();
-    let total = parts.iter().sum();
+    let each = together(ws.iter().map(|(w, _)| w.strips()).sum(), pool);
+    let mut order: Vec<_> = ws.iter().map(|(w, col)| (*w, *col, w.strips().div_ceil(each))).collect();
+    order.sort_by_key(|(_, col, _)| *col);
+    let total = order.iter().map(|(_, _, items)| items).sum();
     let find = |mut i: usize| {
         let mut at = 0;
-        while i >= parts[at] {
-            i -= parts[at];
+        while i >= order[at].2 {
+            i -= order[at].2;
             at += 1;
         }
-        let (w, col) = order[at];
+        let (w, col, _) = order[at];
         (Strips::of(w, i, each), col)
     };
     let columns = |i| {
@@ -324,12 +323,12 @@ pub fn experts(
         Strips::of(if i < per_half { &expert.gate } else { &expert.up }, i % per_half, each)
     };
     let columns = |i| strips(i, 0).columns(i / per_half * width);
-    let (quantised, last) = (&*acts, groups.len() - 1);
-    pool.columns(inner, 2 * width, 2 * per_half, cost(each * hidden, pairs.len()), columns, |i, y| {
+    let (quantised, total) = (&*acts, 2 * per_half);
+    pool.columns(inner, 2 * width, total, cost(each * hidden, pairs.len()), columns, |i, y| {
         for (g, (_, run)) in groups.iter().enumerate() {
-            let next = if g < last { strips(i, g + 1) } else { strips((i + 1) % (2 * per_half), 0) };
-            let (strips, rows) = (strips(i, g), (&rows[run.clone()], &all[run.clone()]));
-            multiply(kernels, (strips, next.bytes()), input(strips.w, quantised, input_rows), rows, y);
+            let (here, next) = (strips(i, g), after((i, total), (g, groups.len()), strips));
+            let rows = (&rows[run.clone()], &all[run.clone()]);
+            multiply(kernels, (here, next), input(here.w, quantised, input_rows), rows, y);
         }
     });
     pool.chunks(inner, 2 * width, width, |_, row| {
@@ -344,21 +343,24 @@ pub fn experts(
     let each = together(hidden.div_ceil(LANES), pool);
     let total = hidden.div_ceil(LANES).div_ceil(each);
     let strips = |i: usize, g: usize| Strips::of(&groups[g].0.down, i, each);
-    let (quantised, last) = (&*acts, groups.len() - 1);
-    pool.columns(
-        table,
-        cols,
-        total,
-        cost(each * width, pairs.len()),
-        |i| strips(i, 0).columns(0),
-        |i, y| {
-            for (g, (_, run)) in groups.iter().enumerate() {
-                let next = if g < last { strips(i, g + 1) } else { strips((i + 1) % total, 0) };
-                let (strips, rows) = (strips(i, g), (&all[run.clone()], &order[run.clone()]));
-                multiply(kernels, (strips, next.bytes()), input(strips.w, quantised, inner_rows), rows, y);
-            }
-        },
-    );
+    let quantised = &*acts;
+    let columns = |i| strips(i, 0).columns(0);
+    pool.columns(table, cols, total, cost(each * width, pairs.len()), columns, |i, y| {
+        for (g, (_, run)) in groups.iter().enumerate() {
+            let (here, next) = (strips(i, g), after((i, total), (g, groups.len()), strips));
+            let rows = (&all[run.clone()], &order[run.clone()]);
+            multiply(kernels, (here, next), input(here.w, quantised, inner_rows), rows, y);
+        }
+    });
+}
+
+/// What a thread reads after item i of group g, of so many: the same item of the next group, then the next item.
+fn after<'a>(
+    (i, items): (usize, usize),
+    (g, groups): (usize, usize),
+    strips: impl Fn(usize, usize) -> Strips<'a>,
+) -> &'a [u8] {
+    if g + 1 < groups { strips(i, g + 1) } else { strips((i + 1) % items, 0) }.bytes()
 }
 
 /// Ranges of pairs that share a slot.

@@ -86,8 +86,7 @@ impl Hub {
         more: u64,
         progress: &mut dyn FnMut(FetchProgress),
     ) -> Result<FetchProgress, HubError> {
-        std::fs::create_dir_all(dir).map_err(HubError::io(dir))?;
-        tidy(dir, files)?;
+        self.tidy(dir, files)?;
         let mut step = |now| {
             progress(now);
             true

@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::metrics::View;
 use crate::residence::Seen;
 use crate::thinking::LEVELS;
 use serde::Serialize;
@@ -80,7 +81,8 @@ pub struct ModelList {
 }
 
 pub fn list(app: &App) -> ModelList {
-    let data: Vec<ModelInfo> = app.names().iter().map(|name| info(app, name)).collect();
+    let now = app.seen();
+    let data: Vec<ModelInfo> = app.names().into_iter().filter_map(|name| info(app, &name, &now).ok()).collect();
     ModelList {
         object: "list",
         has_more: false,
@@ -91,23 +93,20 @@ pub fn list(app: &App) -> ModelList {
 }
 
 pub fn get(app: &App, name: &str) -> Result<ModelInfo, ApiError> {
-    app.asked(Some(name))?;
-    Ok(info(app, name))
+    info(app, name, &app.seen())
 }
 
-/// Of a name that is known.
-fn info(app: &App, name: &str) -> ModelInfo {
+fn info(app: &App, name: &str, (seen, views): &(Seen, Vec<View>)) -> Result<ModelInfo, ApiError> {
     // Further names are those of the server's own model.
-    let model = app.asked(Some(name)).map_or_else(|_| name.to_string(), |asked| asked.name);
-    let (seen, views) = app.seen();
-    let loaded = matches!(&seen, Seen::Resident(resident) if resident.name() == model);
-    let about = views.into_iter().find(|view| view.name == model).map(|view| view.served.about());
+    let model = app.asked(Some(name))?.name;
+    let loaded = matches!(seen, Seen::Resident(resident) if resident.name() == model);
+    let about = views.iter().find(|view| view.name == model).map(|view| view.served.about());
     let about = about.filter(|about| about.context > 0);
     let about = about.as_ref();
     let (context, chat) = (about.map(|a| a.context), about.map(|a| a.chat));
     let most = context.map(|c| c.saturating_sub(1));
     let levels = |chat| if chat { LEVELS.map(|(level, _)| level).to_vec() } else { Vec::new() };
-    ModelInfo {
+    Ok(ModelInfo {
         id: name.to_string(),
         object: "model",
         kind: "model",
@@ -135,5 +134,5 @@ fn info(app: &App, name: &str) -> ModelInfo {
         architecture: about.map(|a| a.architecture.clone()),
         quantization: about.map(|a| a.scheme.clone()),
         device: about.map(|a| a.device),
-    }
+    })
 }

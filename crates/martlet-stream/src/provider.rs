@@ -195,15 +195,12 @@ impl<D: Device> Streamed<D> {
     /// Waits for an expert, and takes all that have come to the device. Returns their slots; in the table are they alone.
     fn arrive(&mut self, d: &mut D) -> Result<Vec<(u32, Miss)>, DeviceError> {
         self.step.table.fill(NO_SLOT);
-        let mut done = match self.step.came.pop() {
-            Some(done) => Some(done),
-            None => {
-                let started = Instant::now();
-                let done = self.reader.wait();
-                self.stats.waited += started.elapsed();
-                Some(done)
-            }
-        };
+        let mut done = self.step.came.pop();
+        if done.is_none() {
+            let started = Instant::now();
+            done = Some(self.reader.wait());
+            self.stats.waited += started.elapsed();
+        }
         let mut arrived = Vec::new();
         while let Some(next) = done {
             let needed = self.step.flying.iter().any(|(slot, _)| u64::from(*slot) == next.ticket);

@@ -261,6 +261,11 @@ fn nearest(key: &str) -> Option<&'static str> {
 }
 
 impl Settings {
+    /// Bytes a second that experts are read with from a disk that gives so many.
+    pub fn disk_rate(&self, disk: f64) -> f64 {
+        self.disk_limit.map_or(disk, |limit| disk.min(limit as f64))
+    }
+
     /// The installed models; `None` where there is no home.
     pub fn store(&self) -> Option<Store> {
         self.models_dir.clone().or_else(crate::paths::models_dir).map(Store::new)

@@ -51,6 +51,7 @@ impl<D: Device> Moe<D> {
         d.combine(&s.chosen, &s.routes, &s.tmp, &s.router, gate_at, b, x);
         Ok(())
     }
+
     /// Tells `provider` what this layer's router chooses of x, the hidden state of the layer before, at `place`, which lacks
     /// that layer's experts and this one's mixer.
     fn look_ahead(

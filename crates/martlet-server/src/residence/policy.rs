@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Of the time that two models share, at most about a fifth goes into loading.
+/// Of the time that two models share whose clients keep them busy, about a fifth goes into loading.
 const TENURE: u32 = 4;
 const SHORTEST: Duration = Duration::from_millis(250);
 /// However long loading takes, nobody waits longer for others to begin.

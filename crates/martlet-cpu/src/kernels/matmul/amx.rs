@@ -61,11 +61,9 @@ impl CodeProducts for Amx {
 
     #[inline(always)]
     fn strips(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
-        if p.rows.len() < ROWS {
-            return vnni::Vnni::strips(p, codes, scales, out);
-        }
-        for (i, out) in out.chunks_exact_mut(p.rows.len()).enumerate() {
-            Self::rows(&p.one(i), codes, scales, out);
+        match p.rows.len() < ROWS {
+            true => vnni::Vnni::strips(p, codes, scales, out),
+            false => Self::one_by_one(p, codes, scales, out),
         }
     }
 }

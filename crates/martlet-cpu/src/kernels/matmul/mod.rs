@@ -44,7 +44,7 @@ use martlet_tensor::Float;
 /// Inputs of one slice of the sum.
 pub const SLICE: usize = 256;
 
-/// Strips of a product, at most. Memory gives a thread a third more when it reads two at once.
+/// Strips of a product, at most: `vnni.rs` says what two at once are good for.
 pub const STRIPS: usize = 2;
 
 /// 16 outputs of some rows, or 32.
@@ -89,6 +89,12 @@ pub trait CodeProducts {
     /// The same for all strips: [strip][row].
     #[inline(always)]
     fn strips(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
+        Self::one_by_one(p, codes, scales, out);
+    }
+
+    /// Each strip by itself.
+    #[inline(always)]
+    fn one_by_one(p: &Product<'_>, codes: Codes, scales: Scales, out: &mut [Lanes]) {
         for (i, out) in out.chunks_exact_mut(p.rows.len()).enumerate() {
             Self::rows(&p.one(i), codes, scales, out);
         }
@@ -222,11 +228,7 @@ macro_rules! code_products {
                 match for_scheme!(two, codes, p.w.group, scales) {
                     // SAFETY: as above.
                     Some(two) if p.strips == 2 && [$($few),*].contains(&p.rows.len()) => unsafe { two(p, out) },
-                    _ => {
-                        for (i, out) in out.chunks_exact_mut(p.rows.len()).enumerate() {
-                            Self::rows(&p.one(i), codes, scales, out);
-                        }
-                    }
+                    _ => Self::one_by_one(p, codes, scales, out),
                 }
             })?
         }

@@ -80,8 +80,8 @@ fn block_of<const C: u8, const S: u8, const L: usize, const R: usize, const N: u
             macro_rules! add_tile {
                 ($n:literal) => {{
                     let n = $n;
-                    // SAFETY: tile t of `tiles` in the strip, and of each row; group `act` of `groups`: the slices above hold
-                    // them all. `tile` moves on by one tile for each t, and by one line of factors for every second.
+                    // SAFETY: tile t of `tiles` in the strip, and of each row; group `act` of `groups`: the slices above
+                    // hold them all. `tile` moves on by one tile for each t, and by one line of factors for every second.
                     unsafe {
                         if TileOf::<C, S, L>::WHOLE && t % 2 == 0 {
                             factors[n] = pairs::<F16>(line_at(tile[n]));
@@ -89,7 +89,8 @@ fn block_of<const C: u8, const S: u8, const L: usize, const R: usize, const N: u
                         }
                         let mut total = [_mm512_setzero_ps(); R];
                         for g in 0..TileOf::<C, S, L>::GROUPS {
-                            let four = x.map(|x| x.codes.add(t).cast::<i32>().add(g * TILE_K / 4 / TileOf::<C, S, L>::GROUPS));
+                            let of_group = g * TILE_K / 4 / TileOf::<C, S, L>::GROUPS;
+                            let four = x.map(|x| x.codes.add(t).cast::<i32>().add(of_group));
                             let mut start = [_mm512_setzero_si512(); R];
                             if S == WHOLE {
                                 start = x.map(|x| _mm512_set1_epi32((*x.starts.add(t))[g]));

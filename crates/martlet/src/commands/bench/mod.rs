@@ -151,7 +151,6 @@ fn measure(args: &Args, app: &App, source: &ModelSource) -> anyhow::Result<Repor
     let tests = Tests::new(args, room);
     let threads = machine::threads(app.settings.device, app.settings.threads);
     let bandwidth = machine::read_bandwidth(threads).ok();
-    let slowed = |rate: f64| app.settings.disk_limit.map_or(rate, |limit| rate.min(limit as f64));
     let disk = if plan.experts > 0 { machine::expert_reads(&checkpoint).ok().flatten() } else { None };
     let options = Options { context: options.context.or(Some(tests.longest().max(256).min(room))), ..options };
     let loading = app.terminal.progress("loading", 1);
@@ -166,7 +165,7 @@ fn measure(args: &Args, app: &App, source: &ModelSource) -> anyhow::Result<Repor
         machine: Machine::here(),
         kv: report::kv_name(session.plan()),
         read_bandwidth: bandwidth,
-        disk_read: disk.map(|d| slowed(d.bytes_per_second())),
+        disk_read: disk.map(|d| app.settings.disk_rate(d.bytes_per_second())),
         parameters: found.parameters - found.draft_parameters,
         active_parameters: found.active_parameters,
         weight_bytes: found.bytes,

@@ -55,8 +55,7 @@ impl Speed {
             Some(_) => expert_reads(&checkpoint)?,
             None => None,
         };
-        let slower = |disk: f64| app.settings.disk_limit.map_or(disk, |limit| disk.min(limit as f64));
-        let disk = experts.zip(read).map(|(experts, read)| (experts, slower(read.bytes_per_second())));
+        let disk = experts.zip(read).map(|(experts, read)| (experts, app.settings.disk_rate(read.bytes_per_second())));
         Ok(Speed::new(memory, report.bytes_per_token, plan.experts, disk))
     }
 
@@ -89,7 +88,11 @@ impl Speed {
             return lines;
         };
         let experts = size::bytes(s.bytes_per_token);
-        lines.push(("disk gives", gives(s.disk), format!("measured; a token chooses experts of {experts}")));
+        lines.push((
+            "disk gives",
+            gives(s.disk),
+            format!("measured, or `disk_limit`; a token chooses experts of {experts}"),
+        ));
         let percent = |x: f64| format!("{:.0} %", 100.0 * x);
         let found = |i: usize| format!("{} of the chosen experts are in memory", percent(s.found[i]));
         lines.push(("expected", even, format!("where routers choose evenly: {}", found(0))));
